@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # The size of each package: lines of its sources, comments too, but for blank ones.
-LINES_MAX = 400
+LINES_MAX = 460
 # The environment of each agent: the folder that scripts/clients installed, or scripts/agents.
 FRAMEWORKS = {"py03": "clients", "py13": "clients", "adk": "clients", "frameworks": "agents"}
 

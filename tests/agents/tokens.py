@@ -58,8 +58,22 @@ class Gateway(ThreadingHTTPServer):
         return jwt.encode(claims, key, algorithm, {"typ": "a2a-pair+jwt", "kid": kid, **(head or {})})
 
 
+    def chain(self, **changed):
+        """A chain token: of Ada's call to `alice`, who calls the agent."""
+        token = {"scope": "a2a:chain", "token_use": "context", "sub": "canvas:ada", "act": {"sub": "alice"}, "txn": "q7",
+                 "began": int(time.time()), "rel": None, "gen": None, "head": {"typ": "a2a-chain+jwt"}, **changed}
+        return self.token(**token)
+
+
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/echo":
+            return self.answer(200, {name.lower(): value for name, value in self.headers.items()})
+        if self.path == "/away":
+            self.send_response(307)
+            self.send_header("Location", f"{self.server.stranger.url}/echo")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
         self.server.questions += 1
         self.server.answers.wait()
         documents = {"/.well-known/jwks.json": self.server.jwks(), "/.well-known/a2a-gateway": {"issuer": ISSUER}}
@@ -169,6 +183,32 @@ def judged(stage, built, name):
         "another method": gateway.token(bh=digest(body), method="tasks/cancel"), "too long": gateway.token(more="x" * 9000),
         **{f"without {claim}": gateway.token(**{claim: None}) for claim in ("sub", "aud", "exp", "nbf", "iat", "jti", "iss", "scope")},
     }
+    chain = gateway.chain()
+    passed = {"X-A2A-On-Behalf-Of": chain}
+    beside = gateway.token(tth=digest(chain.encode()))
+    assert status(beside, **passed) == 200, f"{name}: a chain is refused: {log.read_text()[-2000:]}"
+    chains = {
+        "stripped": (beside, ""), "put in": (gateway.token(), chain), "swapped": (beside, gateway.chain()),
+        **{what: (gateway.token(tth=digest(made.encode())), made) for what, made in {
+            "for another": gateway.chain(aud="other"), "another use": gateway.chain(token_use="call"), "no use": gateway.chain(token_use=None),
+            "another scope": gateway.chain(scope="a2a:message"), "another type": gateway.chain(head={"typ": "a2a-pair+jwt"}),
+            "another caller's": gateway.chain(act={"sub": "bob", "act": {"sub": "alice"}}), "the root's": gateway.chain(act=None),
+            "over": gateway.chain(exp=now - 10), "another key": gateway.chain(key=other), "no token": "ada"}.items()},
+    }
+    taken = [what for what, (token, made) in chains.items() if status(token, **{"X-A2A-On-Behalf-Of": made} if made else {}) != 401]
+    assert not taken, f"{name}: {taken}"
+    # What the agent calls meanwhile carries it, at the gateway alone.
+    gateway.stranger = Gateway()
+
+    def asked(to, beside=beside, **passed):
+        shown = call("GET", f"http://127.0.0.1:{port}/ask?to={to}", beside, None, passed)
+        assert shown.status == 200, f"{name}: {shown}\n{log.read_text()[-2000:]}"
+        return json.loads(shown.body).get("x-a2a-on-behalf-of") if shown.body.startswith(b"{") else None
+
+    assert asked(f"{gateway.url}/echo", **passed) == chain, f"{name}: the chain is not passed on"
+    assert asked(f"{gateway.url}/echo", gateway.token()) is None, f"{name}: the chain of another call"
+    assert asked(f"{gateway.stranger.url}/echo", **passed) is None, f"{name}: a stranger learns of the chain"
+    assert asked(f"{gateway.url}/away", **passed) is None, f"{name}: a redirect takes the chain away"
     wrong = [f"{what} is refused" for what, token in good.items() if status(token) != 200]
     wrong += [f"{what} is taken" for what, token in bad.items() if status(token) != 401]
     # What is no object has no method; a head that is too deep is no head.
@@ -227,4 +267,4 @@ def judged(stage, built, name):
     child.wait(PATIENCE)
     left = [path for path, *_ in gateway.asked if path != "/registry/heartbeat"]
     assert left == ["/registry/drain", "/registry/deregister"], f"{name}: {left}"
-    return f"{name}: {len(good)} tokens taken, {len(bad)} refused"
+    return f"{name}: {len(good)} tokens taken, {len(bad)} refused, and {len(chains)} chains"

@@ -10,7 +10,8 @@ use tokio::time::sleep;
 
 use crate::harness::issuer::Key;
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, until_holds as until,
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, until_found,
+    until_holds as until,
 };
 use crate::on_embedded;
 
@@ -159,6 +160,20 @@ on_embedded! {
         let keys = |one: &Value| one["rk"].as_array().unwrap().len();
         assert_eq!((keys(&first), keys(&second), keys(&third)), (2, 3, 4));
         assert!(third.get("link").is_none() && third.get("shown").is_none());
+        // The records join: what one handed in is what the one before was sent.
+        let read = async || {
+            let page = house.gateway.admin_get("/audit?method=send_message&limit=100").await.unwrap().json();
+            let records = page["records"].as_array().cloned().unwrap_or_default();
+            let of = |target: &str| records.iter().find(|one| one["target"] == target).map(|one| one["detail"].clone());
+            Some((of("a")?, of("b")?, of("c")?))
+        };
+        let (one, two, three) = until_found("the records are there", read).await;
+        for (detail, depth) in [(&one, 0), (&two, 1), (&three, 2)] {
+            assert_eq!((&detail["root"], &detail["txn"]), (&json!("canvas:ada"), &first["txn"]), "{detail}");
+            assert_eq!(detail["depth"], depth);
+        }
+        assert_eq!((one.get("link"), &one["chain"]), (None, &two["link"]));
+        assert_eq!(two["chain"], three["link"]);
         // One signature for a chain and a target.
         assert_eq!(house.hop("a", "b", &to_a).await, house.hop("a", "b", &to_a).await);
     }

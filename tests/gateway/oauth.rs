@@ -27,7 +27,12 @@ impl House {
         let mut seats = Vec::new();
         for id in ["a", "b", "c"] {
             let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-            seats.push(gateway.seat(id, "", agent).await);
+            let card = json!({"name": id, "url": agent.url()});
+            seats.push(
+                gateway
+                    .settle(json!({"id": id, "name": id, "org": "acme"}), card, agent)
+                    .await,
+            );
         }
         let other = json!({"id": "far", "name": "far", "org": "other"});
         gateway.create(other).await;
@@ -105,7 +110,7 @@ fn read(token: &Value) -> Value {
 on_embedded! {
     async fn a_chain_token_gives_a_credential_for_one_target() {
         let house = House::new().await;
-        let older = json!({"sub": "z"});
+        let older = json!({"sub": "c"});
         let signed = house.claims();
         let chain = house.sign(json!({"act": older, "began": signed["began"]}));
         let answer = house.ask(&chain, json!({})).await;
@@ -116,11 +121,12 @@ on_embedded! {
         assert!(given.get("refresh_token").is_none());
         assert_eq!(given["expires_in"], 300);
         let claims = read(&given["access_token"]);
-        assert_eq!(claims["act"], json!({"sub": "a", "act": {"sub": "z"}}));
+        assert_eq!(claims["act"], json!({"sub": "a", "act": {"sub": "c"}}));
         assert_eq!((&claims["aud"], &claims["token_use"]), (&json!("b"), &json!("call")));
-        for name in ["sub", "org", "groups", "txn", "began", "rk", "scope", "iss"] {
+        for name in ["sub", "org", "groups", "txn", "began", "scope", "iss"] {
             assert_eq!(claims[name], signed[name], "{name}");
         }
+        assert_eq!((&claims["rk"][0], claims["rk"].as_array().unwrap().len()), (&signed["rk"][0], 2), "and that of `a`");
         let token = given["access_token"].as_str().unwrap();
         assert_eq!(house.call(token, "b").await.status, 200);
         let seen = house.seats[1].agent.requests();

@@ -6,9 +6,9 @@ import type { AddressInfo } from "node:net";
 import { hostname } from "node:os";
 import { errors, jwtVerify } from "jose";
 import { Keys, NoKeys } from "./keys.js";
-import { Caller, Member, current, setting, type Json, type Settings } from "./member.js";
+import { Caller, Chain, Member, ON_BEHALF_OF, current, setting, type Json, type Settings } from "./member.js";
 
-export { Caller, Member, type Json, type Settings };
+export { Caller, Chain, Member, type Json, type Settings };
 export { poll, text, type Handler, type PollOptions } from "./poll.js";
 
 const CARD = "/.well-known/agent-card.json";
@@ -60,14 +60,25 @@ function methodOf(body: Buffer): unknown {
 /** Answers what checks the gateway's token in a request as the gateway's sidecar does: the proven caller. */
 function verifier(member: Member): (token: string, request: IncomingMessage) => Promise<Caller> {
   const [keys, used] = [new Keys(member), new Map<string, number>()];
-  return async (token, request) => {
+  const decode = async (token: string, typ: string, scope: string, use: string) => {
     const { payload, protectedHeader } = await jwtVerify(token, keys.find, {
       algorithms: ["EdDSA", "ES256"], audience: member.workspace, clockTolerance: LEEWAY, requiredClaims: REQUIRED });
-    const { iss, aud, scope, token_use: use = "caller", bh, method, jti } = payload;
-    const head = Object.keys(protectedHeader).sort().join() === "alg,kid,typ" && protectedHeader.typ === "a2a-pair+jwt";
-    if (!head || token.length > 8192 || iss !== keys.issuer || aud !== member.workspace || scope !== "a2a:message" || use !== "caller") {
-      throw new errors.JWTInvalid("a token for something else");
-    }
+    const head = Object.keys(protectedHeader).sort().join() === "alg,kid,typ" && protectedHeader.typ === typ;
+    const isFor = payload.aud === member.workspace && payload.scope === scope && (payload.token_use ?? "caller") === use;
+    if (!head || token.length > 8192 || payload.iss !== keys.issuer || !isFor) throw new errors.JWTInvalid("a token for something else");
+    return payload;
+  };
+  const chainOf = async (token: string | undefined, caller: Json): Promise<Chain | undefined> => {
+    const digest = token && createHash("sha256").update(token).digest("base64url");
+    if (caller.tth !== digest) throw new errors.JWTInvalid("a chain token that does not belong to the caller token, or is missing");
+    if (!token) return undefined;
+    const chain = new Chain(token, await decode(token, "a2a-chain+jwt", "a2a:chain", "context"));
+    if ([...chain.actors, chain.root][0] !== caller.sub) throw new errors.JWTInvalid("a chain of another caller");
+    return chain;
+  };
+  return async (token, request) => {
+    const payload = await decode(token, "a2a-pair+jwt", "a2a:message", "caller");
+    const { bh, method, jti } = payload;
     if (bh !== undefined || method !== undefined) {
       const [body, end] = [await wholeBody(request), payload.exp! + LEEWAY];
       const [now, digest] = [Date.now() / 1000, createHash("sha256").update(body).digest("base64url")];
@@ -77,7 +88,8 @@ function verifier(member: Member): (token: string, request: IncomingMessage) => 
       if (end < now || used.has(jti!) || used.size >= USED_MAX) throw new errors.JWTInvalid("over, or used before");
       used.set(jti!, end);
     } else if (member.place.proof === "request") throw new errors.JWTInvalid("not bound to a request");
-    return new Caller(payload.sub!, payload);
+    const field = request.headers[ON_BEHALF_OF];
+    return new Caller(payload.sub!, payload, await chainOf(field as string | undefined, payload));
   };
 }
 

@@ -9,16 +9,45 @@ export type Json = { [name: string]: any };
 /** What `join` and `poll` take: the README says what each is, and which variable stands for it. */
 export type Settings = Partial<{ workspace: string; gateway: string; tokenFile: string; grace: number; warn: (said: string) => void }>;
 
+/** On whose behalf a call is made, verified: `root` and `person` began it, `actors` passed it on, the caller first. */
+export class Chain {
+  readonly root: string;
+  readonly person?: Json;
+  readonly run: string;
+  readonly actors: string[] = [];
+  constructor(readonly token: string, readonly claims: Json) {
+    [this.root, this.person, this.run] = [claims.sub, claims.sub_id, claims.txn];
+    for (let act = claims.act; act; act = act.act) this.actors.push(act.sub);
+  }
+}
+
 /** A proven caller: a workspace, or `canvas:<user>`, `org:<org>`, `operator:`. `@a2a-js/sdk` takes it as a user. */
 export class Caller {
   readonly isAuthenticated = true;
   readonly workspace: string | undefined;
-  constructor(readonly id: string, readonly claims: Json, readonly userName = id) {
+  constructor(readonly id: string, readonly claims: Json, readonly chain?: Chain, readonly userName = id) {
     this.workspace = id.includes(":") ? undefined : id;
   }
 }
 
 export const current = new AsyncLocalStorage<Caller | undefined>();
+
+/** The field of a chain token, to agents and from them. */
+export const ON_BEHALF_OF = "x-a2a-on-behalf-of";
+
+/** Has each `fetch` of the gateway carry the chain of the call that is served, and none of another origin. */
+function passChainOn(gateway: string): void {
+  const [plain, origin] = [globalThis.fetch, new URL(gateway).origin];
+  globalThis.fetch = (input, init) => {
+    const chain = current.getStore()?.chain;
+    const url = new URL(input instanceof Request ? input.url : String(input), "http://localhost");
+    if (!chain || url.origin !== origin) return plain(input, init);
+    const headers = new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
+    if (!headers.has(ON_BEHALF_OF)) headers.set(ON_BEHALF_OF, chain.token);
+    // The gateway does not redirect; a redirect would take the field to another origin.
+    return plain(input, { ...init, headers, redirect: "error" });
+  };
+}
 
 export function setting(value: string | undefined, name: string, otherwise?: string): string {
   const found = value || process.env[`A2A_GATEWAY_${name}`] || otherwise;
@@ -59,6 +88,7 @@ export class Member {
     this.gateway = setting(settings.gateway, "URL", "http://127.0.0.1:8080").replace(/\/+$/, "");
     this.file = resolve(setting(settings.tokenFile, "TOKEN_FILE", "agent-token"));
     this.ids = { workspace_id: this.workspace };
+    passChainOn(this.gateway);
   }
 
   /** What others sent is on one line, without signs that change a terminal. */

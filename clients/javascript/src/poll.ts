@@ -3,7 +3,8 @@ import { randomUUID } from "node:crypto";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
-import { Caller, Member, current, type Json, type Settings } from "./member.js";
+import { decodeJwt } from "jose";
+import { Caller, Chain, Member, current, type Json, type Settings } from "./member.js";
 
 const SENT = ["message/send", "message/stream", "SendMessage", "SendStreamingMessage"];
 const FAILED = { error: { code: -32603, message: "the agent failed" } };
@@ -21,7 +22,11 @@ export function text(message: Json): string {
 async function serve(member: Member, handler: Handler, entry: Json): Promise<void> {
   let reply: Json;
   try {
-    const proven = entry.source_id ? new Caller(entry.source_id, {}) : undefined;
+    if (entry.on_behalf_of_refused) throw new Error(`the call is not to be carried out: ${entry.on_behalf_of_refused}`);
+    const token: string | undefined = entry.on_behalf_of; // of the gateway itself, over its own connection
+    const chain = token ? new Chain(token, decodeJwt(token) as Json) : undefined;
+    const known = entry.source_id ?? chain?.root;
+    const proven = known ? new Caller(known, {}, chain) : undefined;
     const said = await current.run(proven, async () => handler(entry.request_body.params.message));
     const plain = { kind: "message", role: "agent", messageId: randomUUID(), parts: [{ kind: "text", text: said }] };
     reply = { result: typeof said === "string" ? plain : said };

@@ -137,6 +137,44 @@ impl Gateway {
         })
     }
 
+    /// Signs the chain token of a call that waits in the inbox of `target`, for `target` itself.
+    ///
+    /// # Errors
+    /// `chain_expired`, `chain_revoked`, `chain_invalid`; `store_unavailable`; `internal` when it cannot be signed.
+    pub async fn sign_stored_chain(
+        &self,
+        stored: &str,
+        target: &WorkspaceId,
+    ) -> Result<Arc<SentChain>, Rejection> {
+        let chain: Chain = serde_json::from_str(stored).map_err(|error| {
+            Rejection::new(Reason::Internal, "a stored chain cannot be read").with_cause(error)
+        })?;
+        self.identity.check_chain(&chain)?;
+        self.check_links(&chain).await?;
+        let target_org = self
+            .hierarchy
+            .load_lineage(target)
+            .await?
+            .and_then(|place| place.org.clone());
+        let leaves = chain.depth() > 0 && chain.org() != target_org.as_deref();
+        let hidden = match leaves {
+            true => Some((
+                self.find_orgs(&chain).await?,
+                target_org.as_deref().unwrap_or_default(),
+            )),
+            false => None,
+        };
+        let proof = Proof::of_operator().on_chain(Some(Arc::new(chain)));
+        self.identity.chain_for(&ChainCall {
+            proof: &proof,
+            org: None,
+            target,
+            methods: &["message/send", "SendMessage"],
+            run: None,
+            hidden,
+        })
+    }
+
     /// Returns the org of each actor but the outermost, which the target knows.
     async fn find_orgs(&self, chain: &Chain) -> Result<Vec<String>, Rejection> {
         let mut orgs = Vec::new();

@@ -57,6 +57,7 @@ pub(super) async fn discover_workspace(
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
     if permit.caller().is_some() {
         // The token would be good for calls that pass no gateway.
+        gateway.check_chain(&caller.0, &permit).await?;
         gateway.stops.check(&permit)?;
     }
     let discovered = gateway.directory.views.discover(&permit).await?;

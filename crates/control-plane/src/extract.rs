@@ -215,6 +215,7 @@ impl FromRequestParts<Arc<Gateway>> for MessageCaller {
         let field = single_authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate_message(field).await?;
         admit(gateway, parts, &proof)?;
+        let proof = gateway.identity.with_chain(proof, &parts.headers).await?;
         Ok(Self(proof))
     }
 }

@@ -41,6 +41,7 @@ pub(super) async fn resume_stream(
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     let look = ChangeFacts::for_content_read(&proof, Some(&target)).map(Extension);
+    gateway.check_chain(&proof, &permit).await?;
     gateway.stops.check(&permit)?;
     let (owner, life) = (proof.owner(), permit.life());
     let reader =

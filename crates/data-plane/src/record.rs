@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, StatusCode};
 use opentelemetry::TraceId;
 use pingora::http::{RequestHeader, ResponseHeader};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::trace::{
@@ -150,6 +150,8 @@ pub(super) struct CallContext {
     pub(super) proof: Option<Arc<Proof>>,
     /// The proven caller at a sidecar.
     pub(super) pair: Option<PairClaims>,
+    /// The root of the chain at a sidecar.
+    pub(super) root: Option<String>,
     /// The remaining rate of the credential, if it has a limit.
     pub(super) allowance: Option<Allowance>,
     /// The workspace of the path, once its syntax was checked.
@@ -443,6 +445,7 @@ impl Exchange {
             binding: Binding::Rpc,
             proof: None,
             pair: None,
+            root: None,
             allowance: None,
             target: None,
             access: None,
@@ -699,6 +702,7 @@ impl Exchange {
         let looks = shows && call.method.returns_content();
         let looks = looks && proof.is_some_and(Proof::sees_all_content);
         let verdicts = record.verdicts.as_ref().and_then(|given| given.close());
+        let detail = with_chain(verdicts, proof, call.chain.get());
         let draft = Draft {
             request_id: Some(call.request_id.clone()),
             trace_id,
@@ -715,7 +719,7 @@ impl Exchange {
             duration_ms: to_millis(elapsed),
             task_id: record.task.take(),
             bridged: call.translation.map(|fields| fields.label),
-            detail: with_stage(verdicts, record.refused_at),
+            detail: with_stage(detail, record.refused_at),
             ..Draft::new(EventType::A2aCall)
         };
         if looks {
@@ -797,6 +801,37 @@ fn with_stage(detail: Option<Detail>, stage: Option<Stage>) -> Option<Detail> {
             Some(detail) => detail.with_member("stage", stage.as_str().into()),
         }),
     }
+}
+
+/// Adds on whose behalf a call was made: the root and its run, and the hashes of the chain tokens handed in and sent.
+fn with_chain(
+    detail: Option<Detail>,
+    proof: Option<&Proof>,
+    sent: Option<&Arc<SentChain>>,
+) -> Option<Detail> {
+    let handed = proof.and_then(Proof::chain);
+    let (root, txn) = match (handed, sent, proof) {
+        (Some(chain), ..) => (chain.root().to_owned(), chain.txn()),
+        (None, Some(sent), Some(proof)) => (proof.principal.name().into_owned(), sent.txn()),
+        _ => return detail,
+    };
+    let mut members =
+        json!({"depth": handed.map_or(0, |chain| chain.depth()), "root": root, "txn": txn});
+    if let Some(link) = handed.and_then(|chain| chain.link()) {
+        members["link"] = link.into();
+    }
+    if let Some(sent) = sent {
+        members["chain"] = sent.hash().into();
+    }
+    let Value::Object(members) = members else {
+        return detail;
+    };
+    let added = members
+        .into_iter()
+        .fold(detail.unwrap_or_default(), |detail, (name, value)| {
+            detail.with_member(&name, value)
+        });
+    Some(added)
 }
 
 /// Searches a piece of a unary answer for the task and its state. Returns the task once it is found.

@@ -28,6 +28,7 @@ use crate::trace::{Callee, ExchangeOrigin};
 use crate::upstream::{CancelWatch, Clocks, Relay, WireRequest};
 use a2a::method::Method as A2aMethod;
 use a2a::task::Binding;
+use access::identity::ON_BEHALF_OF;
 use assembly::sidecar::{Agent, CardAccess, Sidecar};
 use http1::{AbortCause, HeadWriter, build_peer, is_hop_by_hop, named_by_connection};
 use kernel::config::commands_proxy;
@@ -147,7 +148,10 @@ impl SidecarProxy {
             }
         } else {
             let token = presented_token(&self.sidecar, head)?;
-            exchange.call.pair = Some(self.sidecar.authenticate(token).await?);
+            let claims = self.sidecar.authenticate(token).await?;
+            let field = single_field(session.req_header(), &ON_BEHALF_OF)?;
+            exchange.call.root = self.sidecar.verify_chain(&claims, field)?;
+            exchange.call.pair = Some(claims);
             // All come through gateways, which give each caller its share.
             let (load, config) = (&self.relay.load, &exchange.call.config);
             read_body(load, config, session, Account::default()).await?
@@ -303,6 +307,9 @@ const CALLER: &str = "x-a2a-caller";
 /// The calling workspace; absent for other callers.
 const WORKSPACE: &str = "x-workspace-id";
 
+/// The root of the chain on which the call is made; absent without one.
+const ROOT: &str = "x-a2a-root";
+
 /// Writes the request head in wire format.
 fn request_head(
     head: &RequestHeader,
@@ -335,6 +342,9 @@ fn request_head(
             wire.write_field(name, value);
         }
     }
+    if let Some(root) = &exchange.call.root {
+        wire.write_field(ROOT, encode_visible(root));
+    }
     wire.write_field("via", "1.1 a2a-gateway-sidecar");
     wire.finish()
 }
@@ -342,8 +352,8 @@ fn request_head(
 /// True if a field passes. Fields with `_` do not: some servers read `_` as `-`, so one could forge the caller.
 fn is_forwarded(name: &HeaderName, head: &RequestHeader) -> bool {
     // Only the sidecar sets the identity of the caller.
-    let set_here =
-        "host content-length expect x-request-id x-workspace-id x-a2a-caller x-a2a-caller-token";
+    let set_here = "host content-length expect x-request-id x-workspace-id x-a2a-caller x-a2a-caller-token \
+         x-a2a-root";
     // The credential was the token, which is not passed beyond the sidecar that verifies it.
     let is_spent = *name == header::AUTHORIZATION && !head.headers.contains_key(CALLER_TOKEN);
     !is_listed(name, set_here)

@@ -24,8 +24,8 @@ pub use keys::{
     read_published_keys, rotate,
 };
 pub use pair::{
-    CALLER_TTL, CALLER_USE, CANVAS_SCOPE, CANVAS_TYP, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims,
-    body_hash,
+    CALLER_TTL, CALLER_USE, CANVAS_SCOPE, CANVAS_TYP, CHAIN_TYP, HeldChain, PAIR_SCOPE, PAIR_TYP,
+    Pair, PairClaims, body_hash,
 };
 pub use provider::{CodeExchange, ExchangeFailure, Provider};
 pub use remote_keys::{

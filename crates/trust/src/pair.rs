@@ -163,6 +163,47 @@ impl PairClaims {
     }
 }
 
+/// The `typ` of the header of a chain token.
+pub const CHAIN_TYP: &str = "a2a-chain+jwt";
+
+/// The claims of a chain token, as far as its holder needs them.
+#[derive(Debug, Deserialize)]
+pub struct HeldChain {
+    /// The root: a name as [`PairClaims::sub`] has it, or one for this org alone.
+    pub sub: String,
+    scope: String,
+    token_use: String,
+    act: Option<Actor>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Actor {
+    sub: String,
+}
+
+impl HeldChain {
+    /// Verifies the chain token beside a caller token.
+    ///
+    /// # Errors
+    /// [`TokenError`]; [`TokenError::Claims`] also for one that belongs to another caller token.
+    pub fn verify(
+        token: &str,
+        caller: &PairClaims,
+        keys: &KeySet,
+        (issuer, audience): (&str, &str),
+    ) -> Result<Self, TokenError> {
+        let head = TokenHead::parse_own(token, CHAIN_TYP)?;
+        let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
+        let claims: Self = key.verify(token, &head, LEEWAY_SECONDS, issuer, audience)?;
+        let last = claims.act.as_ref().map_or(&claims.sub, |actor| &actor.sub);
+        let good = claims.scope == "a2a:chain"
+            && claims.token_use == "context"
+            && *last == caller.sub
+            && caller.tth.as_deref() == Some(&*body_hash(token.as_bytes()));
+        good.then_some(claims).ok_or(TokenError::Claims)
+    }
+}
+
 /// Returns the claim `bh`: the SHA-256 of a request body in base64url, without padding.
 pub fn body_hash(body: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, body))

@@ -33,5 +33,6 @@ const app = express();
 app.use("/.well-known/agent-card.json", agentCardHandler({ agentCardProvider: requestHandler }));
 app.use("/a2a", jsonRpcHandler({ requestHandler, userBuilder }));
 app.use("/raw", (request, response) => response.json([request.headers, request.headersDistinct, request.rawHeaders]));
+app.use("/ask", (request, response) => fetch(request.query.to).then((got) => got.text(), String).then((text) => response.send(text)));
 join(app);
 app.listen(PORT, "127.0.0.1");

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 
+import httpx
 import uvicorn
 from a2a.helpers import new_text_message
 from a2a.server.agent_execution import AgentExecutor
@@ -13,7 +14,7 @@ from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from a2a_gateway_agent import caller, join
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 PORT, WORK = int(os.environ["PORT"]), float(os.environ.get("WORK", "0"))
@@ -36,6 +37,13 @@ card = AgentCard(
 )
 handler = DefaultRequestHandler(Executor(), InMemoryTaskStore(), card)
 raw = Route("/raw", lambda request: JSONResponse(request.headers.items()))
+
+
+async def ask(request):
+    async with httpx.AsyncClient(follow_redirects=True) as client:
+        return PlainTextResponse((await client.get(request.query_params["to"])).text)
+
+
 logging.basicConfig(level=logging.INFO)
-app = join(Starlette(routes=[raw, *create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/a2a")]))
+app = join(Starlette(routes=[raw, Route("/ask", ask), *create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/a2a")]))
 uvicorn.run(app, host="127.0.0.1", port=PORT, log_level="warning")

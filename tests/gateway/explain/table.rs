@@ -288,6 +288,20 @@ async fn crowds(pair: Pair, seen: &mut Seen) {
     drop((first, second, third));
 }
 
+/// A target that is called for persons only.
+async fn roots(pair: Pair, seen: &mut Seen) {
+    let rules = json!([{"targets": ["target"], "root": "person"}]).to_string();
+    let builder = Builder::new(pair).set("access.require", &rules);
+    let (gateway, caller, _target) = staged(builder, Agent::json("{}").await).await;
+    let refused = [(
+        ("caller", &*caller.token),
+        "target",
+        "root_required",
+        "chain",
+    )];
+    seen.refuses_all(&gateway, &refused).await;
+}
+
 async fn rates(pair: Pair, seen: &mut Seen) {
     let builder = Builder::new(pair).set("rate.caller_per_second", "1");
     let (gateway, caller, _target) = staged(
@@ -339,7 +353,8 @@ on_both_pairs! {
         states(pair, &mut seen).await;
         addresses(pair, &mut seen).await;
         crowds(pair, &mut seen).await;
-        rates(pair, &mut seen).await;
+        roots(pair, &mut seen).await;
+    rates(pair, &mut seen).await;
         the_end(pair, &mut seen).await;
         let explained = Reason::ALL.iter().copied();
         let explained = explained.filter(|reason| reason.depends_on().is_none());

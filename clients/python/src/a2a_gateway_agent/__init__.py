@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx, jwt
 
-from ._gateway import Caller as Caller, Json, Member, caller as caller, current, log, setting
+from ._gateway import Caller as Caller, Chain as Chain, Json, Member, caller as caller, current, log, setting
 from ._poll import poll as poll, text as text
 
 
@@ -50,7 +50,8 @@ class Joined(Member):
         named = dict(scope["headers"])
         token = named.get(b"x-a2a-caller-token") or named.get(b"authorization", b"")[7:]
         try:
-            proven = await self.verify(token.decode("latin-1"), body)
+            chain = b",".join(value for name, value in scope["headers"] if name == b"x-a2a-on-behalf-of")
+            proven = await self.verify(token.decode("latin-1"), body, chain.decode("latin-1"))
         except (jwt.PyJWTError, LookupError, RecursionError) as error:
             log.info("refused a request for %r: %r", scope["path"], error)  # what was wrong is said here only
             await send({"type": "http.response.start", "status": 503 if isinstance(error, LookupError) else 401, "headers": REFUSED})

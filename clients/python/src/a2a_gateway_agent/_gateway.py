@@ -16,10 +16,23 @@ LEEWAY, FRESH, PAUSE, FETCH_MAX, OLD_MAX = 5, 300, 10, 5, 86_400
 ANSWER_MAX, USED_MAX, REQUIRED = 1 << 20, 262_144, ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"]
 
 
+class Chain:
+    """On whose behalf a call is made, verified: `root` and `person` began it, `actors` passed it on, the caller first."""
+
+    def __init__(self, token: str, claims: Json):
+        self.token, self.claims = token, claims
+        self.root, self.person, self.run = claims["sub"], claims.get("sub_id"), claims["txn"]
+        self.actors, act = list[str](), claims.get("act")
+        while act:
+            self.actors.append(act["sub"])
+            act = act.get("act")
+
+
 class Caller:
     """A proven caller. Starlette and a2a-sdk take it as the user of the request."""
 
-    def __init__(self, id: str, claims: Json):
+    def __init__(self, id: str, claims: Json, chain: Chain | None = None):
+        self.chain = chain
         self.id = self.display_name = self.identity = id  # a workspace, or `canvas:<user>`, `org:<org>`, `operator:`
         self.workspace = None if ":" in id else id
         self.claims, self.is_authenticated = claims, True
@@ -31,6 +44,34 @@ current: ContextVar[Caller | None] = ContextVar("a2a_caller", default=None)
 def caller() -> Caller | None:
     """The proven caller of the request, or of the message, that this code runs for."""
     return current.get()
+
+
+ON_BEHALF_OF = "x-a2a-on-behalf-of"
+
+
+def pass_chain_on(gateway: httpx.URL) -> None:
+    """Has each request of httpx to the gateway carry the chain of the call that is served, and none to another origin."""
+
+    def set_field(request: httpx.Request) -> None:
+        own = current.get()
+        same = (request.url.scheme, request.url.host, request.url.port) == (gateway.scheme, gateway.host, gateway.port)
+        if same and own and own.chain:
+            request.headers.setdefault(ON_BEHALF_OF, own.chain.token)
+        elif not same:
+            request.headers.pop(ON_BEHALF_OF, None)
+
+    sends, waits = httpx.Client._send_single_request, httpx.AsyncClient._send_single_request
+
+    def send(self: httpx.Client, request: httpx.Request) -> httpx.Response:
+        set_field(request)
+        return sends(self, request)
+
+    async def send_async(self: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        set_field(request)
+        return await waits(self, request)
+
+    # Redirects pass here as well.
+    httpx.Client._send_single_request, httpx.AsyncClient._send_single_request = send, send_async  # type: ignore[method-assign]
 
 
 def setting(value: str | None, name: str, default: str | None = None) -> str:
@@ -68,6 +109,7 @@ class Member:
                                       headers={"Accept-Encoding": "identity"})
         self.ids, self.place, self.registered = {"workspace_id": self.workspace}, place, False
         self.calls = set[object]()  # in progress
+        pass_chain_on(self.http.base_url)
         self.keys, self.used = dict[str, jwt.PyJWK](), dict[str, float]()
         self.fetching: asyncio.Task[None] | None = None
         self.issuer, self.asked, self.fetched = "", float("-inf"), float("-inf")
@@ -166,14 +208,34 @@ class Member:
         except Exception as error:
             log.warning("the gateway's keys cannot be had: %r", error)
 
-    async def verify(self, token: str, body: Callable[[], Awaitable[bytes]]) -> Caller:
-        """The caller that a token proves; else jwt.PyJWTError. The body is read where the token is bound to it."""
+    async def decode(self, token: str, typ: str) -> Json:
+        """The claims of a token of the gateway for this agent; else jwt.PyJWTError."""
         head = jwt.get_unverified_header(token) if len(token) <= 8192 else {}
-        if set(head) != {"alg", "typ", "kid"} or head["typ"] != "a2a-pair+jwt":
-            raise jwt.InvalidTokenError("not a token about a caller")
+        if set(head) != {"alg", "typ", "kid"} or head["typ"] != typ:
+            raise jwt.InvalidTokenError(f"not a token of the type {typ}")
         key = await self.key(head["kid"])
         claims: Json = jwt.decode(token, key, algorithms=[key.algorithm_name], issuer=self.issuer, audience=self.workspace,
                                   leeway=LEEWAY, options={"require": REQUIRED, "strict_aud": True})
+        return claims
+
+    async def chain(self, token: str, caller: Json) -> Chain | None:
+        """The chain beside a caller token; else jwt.PyJWTError."""
+        digest = base64.urlsafe_b64encode(hashlib.sha256(token.encode("latin-1")).digest()).decode().rstrip("=")
+        if caller.get("tth") != (digest if token else None):
+            raise jwt.InvalidTokenError("a chain token that does not belong to the caller token, or is missing")
+        if not token:
+            return None
+        claims = await self.decode(token, "a2a-chain+jwt")
+        if claims["scope"] != "a2a:chain" or claims.get("token_use") != "context":
+            raise jwt.InvalidTokenError("a chain token for something else")
+        chain = Chain(token, claims)
+        if [*chain.actors, chain.root][0] != caller["sub"]:
+            raise jwt.InvalidTokenError("a chain of another caller")
+        return chain
+
+    async def verify(self, token: str, body: Callable[[], Awaitable[bytes]], chain: str = "") -> Caller:
+        """The caller that a token proves; else jwt.PyJWTError. The body is read where the token is bound to it."""
+        claims = await self.decode(token, "a2a-pair+jwt")
         if claims["scope"] != "a2a:message" or claims.get("token_use", "caller") != "caller":
             raise jwt.InvalidTokenError("a token for something else")
         if "bh" in claims or "method" in claims:
@@ -189,4 +251,4 @@ class Member:
             self.used[claims["jti"]] = end
         elif self.place.get("proof") == "request":
             raise jwt.InvalidTokenError("not bound to a request")
-        return Caller(claims["sub"], claims)
+        return Caller(claims["sub"], claims, await self.chain(chain, claims))

@@ -4,9 +4,9 @@ import asyncio, contextlib, inspect, itertools, json, signal, uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
+import httpx, jwt
 
-from ._gateway import Caller, Json, Member, Refused, current, log
+from ._gateway import Caller, Chain, Json, Member, Refused, current, log
 
 SENT = "message/send", "message/stream", "SendMessage", "SendStreamingMessage"
 FAILED: Json = {"error": {"code": -32603, "message": "the agent failed"}}
@@ -20,8 +20,13 @@ def text(message: Json) -> str:
 
 async def serve(member: Member, handler: Handler, entry: Json) -> Any:
     """Replies until the gateway takes it, or the task is canceled or over. What it can never take becomes an error."""
-    current.set(Caller(entry["source_id"], {}) if entry["source_id"] else None)
+    token = entry.get("on_behalf_of")  # of the gateway itself, over its own connection
+    chain = Chain(token, jwt.decode(token, options={"verify_signature": False})) if token else None
+    known = entry["source_id"] or (chain and chain.root)
+    current.set(Caller(known, {}, chain) if known else None)
     try:
+        if refused := entry.get("on_behalf_of_refused"):
+            raise PermissionError(f"the call is not to be carried out: {refused}")
         message = entry["request_body"]["params"]["message"]
         said = handler(message) if inspect.iscoroutinefunction(handler) else await asyncio.to_thread(handler, message)
         said = await said if inspect.isawaitable(said) else said

@@ -49,6 +49,8 @@ impl Names {
 pub struct Facts {
     /// The name that the caller is counted by.
     owner: String,
+    /// The org and the name of the root of its chain; without one those of the caller.
+    root: (String, String),
     /// The caller's org; empty: none, which counts as one org.
     org: String,
     target: WorkspaceId,
@@ -72,9 +74,24 @@ impl Facts {
     ) -> Result<Self, Rejection> {
         // Cached: the permit depends on it.
         let place = hierarchy.load_lineage(permit.target()).await?;
+        let (owner, org) = (
+            counted_name(&proof.principal),
+            permit.org().unwrap_or_default().to_owned(),
+        );
+        let root = match proof.chain() {
+            Some(chain) => {
+                let name = chain.root_principal().map(|root| counted_name(&root));
+                (
+                    chain.org().unwrap_or_default().to_owned(),
+                    name.unwrap_or_default(),
+                )
+            }
+            None => (org.clone(), owner.clone()),
+        };
         Ok(Self {
-            owner: counted_name(&proof.principal),
-            org: permit.org().unwrap_or_default().to_owned(),
+            owner,
+            root,
+            org,
             target: permit.target().clone(),
             target_org: place
                 .and_then(|place| place.org.clone())
@@ -94,6 +111,7 @@ impl Facts {
     ) -> Self {
         Self {
             owner: caller.to_string(),
+            root: (org.to_owned(), caller.to_string()),
             org: org.to_owned(),
             target,
             target_org: target_org.to_owned(),
@@ -129,6 +147,7 @@ impl Facts {
             CapPer::Pair => (&*self.org, format!("{}>{}", self.owner, self.target)),
             CapPer::Target => (&*self.target_org, self.target.to_string()),
             CapPer::Org => (&*self.org, self.org.clone()),
+            CapPer::Root => (&*self.root.0, self.root.1.clone()),
         };
         Some(Subject {
             org: org.to_owned(),
@@ -361,7 +380,7 @@ fn is_among(per: CapPer, subject: &Subject, among: &HashSet<String>) -> bool {
             .name
             .rsplit_once('>')
             .is_some_and(|(caller, target)| among.contains(caller) && among.contains(target)),
-        CapPer::Run | CapPer::Context | CapPer::Org => false,
+        CapPer::Run | CapPer::Context | CapPer::Org | CapPer::Root => false,
     }
 }
 

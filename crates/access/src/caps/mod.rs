@@ -1,4 +1,4 @@
-//! Caps: bounds on what calls use in total, counted by run, context, caller, pair, target or org
+//! Caps: bounds on what calls use in total, counted by run, context, caller, pair, target, org or root
 //! (`docs/guide/budget-a-run.md`).
 //!
 //! All replicas count together without asking a store for a message. Of a count of calls each takes shares from a
@@ -116,7 +116,9 @@ impl Caps {
         // Callers choose the names of runs and contexts: those leave room for the rest.
         let max = match cap.per {
             CapPer::Run | CapPer::Context => SUBJECTS_MAX / 2,
-            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org => SUBJECTS_MAX,
+            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org | CapPer::Root => {
+                SUBJECTS_MAX
+            }
         };
         if self.counters.len() >= max {
             self.metrics.caps.dropped.inc();

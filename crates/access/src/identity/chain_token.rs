@@ -12,9 +12,6 @@ use kernel::ids::WorkspaceId;
 use kernel::time::Timestamp;
 use trust::TokenError;
 
-/// The `typ` of the header of a chain token.
-pub(super) const CHAIN_TYP: &str = "a2a-chain+jwt";
-
 /// The only scope.
 const CHAIN_SCOPE: &str = "a2a:chain";
 

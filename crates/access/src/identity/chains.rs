@@ -13,9 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::authenticate::Identity;
-use super::chain_token::{
-    CALL_USE, CHAIN_TYP, CONTEXT_USE, Chain, Detail, NewRoot, TOKEN_MAX, actor,
-};
+use super::chain_token::{CALL_USE, CONTEXT_USE, Chain, Detail, NewRoot, TOKEN_MAX, actor};
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, Principal, Proof, Signer};
 use super::refusal::{AuthError, Refusal};
@@ -23,7 +21,7 @@ use kernel::config::{ChainMode, Config, RequiredRoot};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
-use trust::{TokenError, body_hash, claimed_audience, own_type};
+use trust::{CHAIN_TYP, TokenError, body_hash, claimed_audience, own_type};
 
 /// The field of a chain token, to agents and from them.
 pub const ON_BEHALF_OF: HeaderName = HeaderName::from_static("x-a2a-on-behalf-of");
@@ -50,6 +48,7 @@ struct Seen {
 pub struct SentChain {
     token: SecretString,
     hash: String,
+    txn: String,
     until: Timestamp,
 }
 
@@ -57,6 +56,11 @@ impl SentChain {
     /// Returns the token.
     pub fn token(&self) -> &str {
         self.token.expose_secret()
+    }
+
+    /// Returns the id of the root's run.
+    pub fn txn(&self) -> &str {
+        &self.txn
     }
 
     /// Returns its SHA-256 in base64url: the claim `tth` of the caller token beside it.
@@ -289,7 +293,7 @@ impl Identity {
         })?;
         chain.push(holder);
         chain.set_link(token);
-        for key in proof.revocable().into_iter().flat_map(|own| &own.keys) {
+        for key in own_keys(proof) {
             chain.add_key(key);
         }
         let signer = Signer::from_own_key(verified.head, verified.key);
@@ -340,13 +344,13 @@ impl Identity {
             Principal::Canvas { user, .. } => user,
             _ => &*name,
         };
-        let keys = proof.revocable().map_or(&[][..], |own| &own.keys);
+        let keys: Vec<_> = own_keys(proof).map(str::to_owned).collect();
         let mut chain = Chain::begin(&NewRoot {
             name: &name,
             subject: (named.unwrap_or(&issuer), sub),
             is_person: proof.is_person(),
             org,
-            keys,
+            keys: &keys,
             run,
             ends_at: ends_at.0 / 1000,
         });
@@ -399,7 +403,12 @@ impl Identity {
             (None, None) => None,
         };
         let now = Timestamp::now();
-        let name = from.map(|from| (Box::from(call.target.as_str()), Box::from(&*from)));
+        // Another org is shown another token.
+        let seen_by = call.hidden.as_ref().map_or("", |(_, org)| org);
+        let name = from.map(|from| {
+            let from = format!("{from} {seen_by}");
+            (Box::from(call.target.as_str()), from.into_boxed_str())
+        });
         if let Some(cached) = name.as_ref().and_then(|name| self.chains.sent.get(name))
             && now < cached.until
         {
@@ -425,6 +434,7 @@ impl Identity {
         let sent = Arc::new(SentChain {
             hash: body_hash(token.expose_secret().as_bytes()),
             token,
+            txn: chain.txn().to_owned(),
             until: now.after(USED_FOR).min(end),
         });
         // One that was narrowed is checked for each method.
@@ -554,6 +564,12 @@ impl Identity {
         }
         Ok(signed.into())
     }
+}
+
+/// Returns the keys by which the credential of a proof, and whom it proves, are revoked.
+fn own_keys(proof: &Proof) -> impl Iterator<Item = &str> {
+    let signed = proof.revocable().into_iter().flat_map(|own| &own.keys);
+    signed.map(|key| &**key).chain(proof.link_key.as_deref())
 }
 
 /// True if a rule names a group.

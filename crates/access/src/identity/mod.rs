@@ -39,7 +39,7 @@ pub use self::signed_tokens::{
     CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedCanvas, IssuedPair,
     NewCanvas, SignedTokens,
 };
-pub use self::stored_principal::stored_account;
+pub use self::stored_principal::{stored_account, stored_chain};
 pub use self::ticket::TICKET_TTL;
 pub use self::tokens::{
     EnrolmentMaker, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,

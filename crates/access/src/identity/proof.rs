@@ -171,6 +171,8 @@ pub struct Proof {
     pub(crate) pair_generation: Option<i64>,
     /// What revokes it, apart from its own end: of a person's signed token.
     pub(super) revocable: Option<Arc<Revocable>>,
+    /// The key by which chains that pass through an opaque token are revoked.
+    pub(super) link_key: Option<Box<str>>,
     /// The groups of a person that rules name.
     pub(super) groups: Box<[String]>,
     /// On whose behalf it acts.
@@ -409,6 +411,7 @@ pub(super) fn open_proof() -> Proof {
         born_at: 0,
         pair_generation: None,
         revocable: None,
+        link_key: None,
         groups: Box::default(),
         chain: None,
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::caller_tokens::{CallerToken, Epoch};
-use super::chain_token::{CALL_USE, CHAIN_TYP, Chain, SEALED};
+use super::chain_token::{CALL_USE, Chain, SEALED};
 use super::credential::CredentialHash;
 use super::proof::{
     CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signer, is_valid_name, open_proof,
@@ -23,8 +23,8 @@ use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
 use trust::{
-    Keys, PAIR_TYP, Pair, PairClaims, Seal, ServiceClaims, ServiceKind, SignError, TOKEN_BYTES_MAX,
-    TokenError, claimed_audience, own_type,
+    CHAIN_TYP, Keys, PAIR_TYP, Pair, PairClaims, Seal, ServiceClaims, ServiceKind, SignError,
+    TOKEN_BYTES_MAX, TokenError, claimed_audience, own_type,
 };
 
 pub use trust::{CANVAS_SCOPE, CANVAS_TYP};

@@ -73,6 +73,14 @@ impl Proof {
     }
 }
 
+/// Returns the chain of a caller as [`Identity::to_stored`](super::Identity::to_stored) wrote it, as JSON.
+pub fn stored_chain(stored: &str) -> Option<String> {
+    let stored: StoredProof = serde_json::from_str(stored).ok()?;
+    stored
+        .chain
+        .and_then(|chain| serde_json::to_string(&chain).ok())
+}
+
 /// Returns the account of a caller as [`Proof::to_stored`] wrote it.
 pub fn stored_account(stored: &str) -> Account {
     Proof::from_stored(stored, true).map_or_else(Account::default, |proof| proof.account)

@@ -24,8 +24,8 @@ use kernel::rejection::{Reason, Rejection};
 use kernel::telemetry::Chain;
 use kernel::time::Timestamp;
 use trust::{
-    FetchTiming, PAIR_TYP, PairClaims, RemoteKeySet, TokenError, TokenHead, TooManyWaiters,
-    body_hash, fetch_issuer,
+    FetchTiming, HeldChain, PAIR_TYP, PairClaims, RemoteKeySet, TokenError, TokenHead,
+    TooManyWaiters, body_hash, fetch_issuer,
 };
 
 /// Retries for a gateway that does not respond. An unavailable gateway issues no tokens either. A
@@ -204,6 +204,36 @@ impl Sidecar {
         let issuer = self.issuer.get().ok_or(TokenError::UnknownKey)?;
         let audience = self.settings.workspace.as_str();
         PairClaims::verify(token, head, &keys, issuer, audience)
+    }
+
+    /// Verifies the chain token of a request, `field`, beside the caller token. Returns its root; `None`: there is none.
+    ///
+    /// # Errors
+    /// `unauthenticated`, also if it is missing.
+    pub fn verify_chain(
+        &self,
+        caller: &PairClaims,
+        field: Option<&[u8]>,
+    ) -> Result<Option<String>, Rejection> {
+        if field.is_none() && caller.tth.is_none() {
+            return Ok(None);
+        }
+        let token = field.and_then(|field| std::str::from_utf8(field).ok());
+        let verified = token.ok_or(TokenError::Claims).and_then(|token| {
+            let keys = self.keys.valid_keys().ok_or(TokenError::UnknownKey)?;
+            let issuer = self.issuer.get().ok_or(TokenError::UnknownKey)?;
+            let names = (issuer.as_str(), self.settings.workspace.as_str());
+            HeldChain::verify(token, caller, &keys, names)
+        });
+        match verified {
+            Ok(chain) => Ok(Some(chain.sub)),
+            Err(TokenError::Claims) => {
+                let message = "the chain token (X-A2A-On-Behalf-Of) does not belong to the caller token, or is missing: \
+                               both come with one request of the gateway";
+                Err(self.reject_flawed(CredentialFlaw::Unmapped, message))
+            }
+            Err(error) => Err(self.reject_token(error)),
+        }
     }
 
     /// Checks that the token was issued for `body`, which calls `method`.

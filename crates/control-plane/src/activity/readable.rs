@@ -9,7 +9,7 @@ use access::identity::Proof;
 use assembly::gateway::Gateway;
 use directory::stops::End;
 use kernel::ids::WorkspaceId;
-use kernel::rejection::Rejection;
+use kernel::rejection::{Reason, Rejection};
 use mailbox::inbox::{ActivityType, Filter, Item, Page, Start};
 
 /// Returns a page as its reader may see it. True if messages wait for the release of a stop.
@@ -30,7 +30,31 @@ pub(super) async fn load_page(
         page.items.iter_mut().for_each(Item::withhold_content);
     }
     let held = hold_back(gateway, id, &mut page).await?;
+    if reader.principal.workspace() == Some(id) {
+        sign_chains(gateway, id, &mut page).await?;
+    }
     Ok((page, held))
+}
+
+/// Puts the chain tokens of calls into their entries, for the workspace itself.
+async fn sign_chains(
+    gateway: &Gateway,
+    id: &WorkspaceId,
+    page: &mut Page,
+) -> Result<(), Rejection> {
+    for item in &mut page.items {
+        let Some(stored) = item.chain.take() else {
+            continue;
+        };
+        match gateway.sign_stored_chain(&stored, id).await {
+            Ok(chain) => item.on_behalf_of = Some(chain.token().to_owned()),
+            Err(why) => match why.reason {
+                Reason::StoreUnavailable | Reason::Internal => return Err(why),
+                reason => item.on_behalf_of_refused = Some(reason.as_str()),
+            },
+        }
+    }
+    Ok(())
 }
 
 /// Takes messages that a stop covers, and all entries after the first of them, out of a page: a reader that went on

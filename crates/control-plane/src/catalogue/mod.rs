@@ -105,7 +105,13 @@ impl Reader {
         match &self.0 {
             Some(caller) => {
                 let permitted = gateway.hierarchy.permit(&caller.0, id).await;
-                let checked = permitted.and_then(|permit| gateway.stops.check(&permit));
+                let checked = match permitted {
+                    Ok(permit) => {
+                        let checked = gateway.check_chain(&caller.0, &permit).await;
+                        checked.and_then(|()| gateway.stops.check(&permit))
+                    }
+                    Err(why) => Err(why),
+                };
                 hide_refused(checked)
             }
             None => {
@@ -228,6 +234,7 @@ fn hide_refused(checked: Result<(), Rejection>) -> Result<bool, Rejection> {
         Ok(()) => Ok(true),
         Err(refusal) => match refusal.reason {
             Reason::NotPermitted
+            | Reason::RootRequired
             | Reason::Stopped
             | Reason::WorkspaceNotFound
             | Reason::WorkspaceRemoved => Ok(false),

@@ -158,7 +158,10 @@ fn find_target(gateway: &Gateway, form: &Form) -> Result<WorkspaceId, Rejection>
 /// Refuses a chain as RFC 8693 has it.
 fn refuse_subject(why: Rejection) -> Rejection {
     match why.reason {
-        Reason::ChainInvalid | Reason::ChainExpired | Reason::ChainRevoked => {
+        Reason::ChainInvalid
+        | Reason::ChainExpired
+        | Reason::ChainRevoked
+        | Reason::LoopDetected => {
             let message = format!("`subject_token`: {}", why.message);
             refuse("invalid_request", message).with_fact("chain", why.reason.as_str())
         }

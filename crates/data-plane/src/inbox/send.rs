@@ -27,6 +27,7 @@ use a2a::method::Method;
 use a2a::state::TaskState;
 use a2a::task::{Binding, TaskScan};
 use access::caps::Charge;
+use access::identity::stored_chain;
 use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
 use mailbox::calls::{Answer, Outcome};
@@ -163,6 +164,7 @@ impl OutgoingMessage<'_> {
         let mut new = NewActivity::message(&target, source, owner.clone(), method, text);
         new.context_id = call.params.message_context().map(str::to_owned);
         new.hops = Some(self.admitted.hops);
+        new.chain = stored_chain(&inbox.gateway.identity.to_stored(proof, None));
         new.account = proof.account;
         let mut continued = None;
         if let Some(id) = call.params.continued_task() {

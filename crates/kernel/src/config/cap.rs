@@ -1,4 +1,4 @@
-//! `[[cap]]`: how much calls may use in total, counted by run, context, caller, pair, target or org.
+//! `[[cap]]`: how much calls may use in total, counted by run, context, caller, pair, target, org or root.
 
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ words! {
         Target => "target",
         /// The callers of one org.
         Org => "org",
+        /// The root of a chain; without one the caller.
+        Root => "root",
     }
 
     /// The quantity that a cap counts.
@@ -64,7 +66,7 @@ entries! {
         /// Its name, in rejections, metrics and `GET /caps`.
         name: String => "a text such as \"run-messages\"",
         /// By what it counts.
-        per: CapPer => "\"run\", \"context\", \"caller\", \"pair\", \"target\" or \"org\"",
+        per: CapPer => "\"run\", \"context\", \"caller\", \"pair\", \"target\", \"org\" or \"root\"",
         /// The quantity that it counts.
         count: CapCount => "\"messages\", \"tasks\", \"streams\", \"bytes\" or \"seconds\"",
         /// The greatest count.

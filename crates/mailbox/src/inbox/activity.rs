@@ -93,6 +93,8 @@ pub struct NewActivity {
     pub continues_as: TaskState,
     /// Gateways that the call has gone through, this one included. `None`: it is no call.
     pub hops: Option<u32>,
+    /// On whose behalf the call is made: a [`Chain`](access::identity::Chain) as JSON.
+    pub chain: Option<String>,
     /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
     pub id: Option<String>,
 }
@@ -119,6 +121,7 @@ impl NewActivity {
             continues: None,
             continues_as: TaskState::Submitted,
             hops: None,
+            chain: None,
             id: None,
         }
     }
@@ -218,6 +221,17 @@ pub struct Item {
     /// Gateways that the call has gone through: `X-A2A-Hops` of calls made in answer. Null where there was no call.
     #[schema(minimum = 1)]
     pub hops: Option<i64>,
+    /// The chain token of the call, for the workspace itself: hand it in with the calls made in answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub on_behalf_of: Option<String>,
+    /// Why there is none: the chain has ended or was revoked. Such a call is not to be carried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, pattern = "^chain_(expired|revoked|invalid)$")]
+    pub on_behalf_of_refused: Option<&'static str>,
+    /// The chain as it is stored.
+    #[serde(skip)]
+    pub chain: Option<String>,
     /// Time at which it was put there.
     pub created_at: Timestamp,
     /// Present if the bodies are kept from the reader.

@@ -352,7 +352,7 @@ const IS_ENTRY: &str = "SELECT seq FROM activity_logs WHERE id = $1";
 pub(super) const SET_CONTINUING: &str =
     "UPDATE activity_logs SET status = $2 WHERE task_id = $1 AND id <> task_id";
 
-const ROW_COLUMNS: usize = 21;
+const ROW_COLUMNS: usize = 22;
 
 /// The reason why an entry was not put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -638,7 +638,7 @@ async fn insert_entries(
         let text = format!(
             "INSERT INTO activity_logs (id, workspace_id, seq, activity_type, source_id, source_kind, target_id, \
              method, request_body, request_bytes, response_body, response_bytes, status, task_id, context_id, \
-             owner, account, account_group, hops, created_at, updated_at) VALUES {}",
+             owner, account, account_group, hops, chain, created_at, updated_at) VALUES {}",
             row_placeholders(chunk.len(), ROW_COLUMNS)
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
@@ -668,6 +668,7 @@ async fn insert_entries(
                 .bind(new.account.own.cast_signed())
                 .bind(new.account.group.cast_signed())
                 .bind(new.hops.map(i64::from))
+                .bind(new.chain.as_deref())
                 .bind(activity.created_at.0)
                 .bind(activity.created_at.0);
         }

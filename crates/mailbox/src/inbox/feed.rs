@@ -32,7 +32,7 @@ macro_rules! rows {
             rows!("request_bytes + response_bytes AS bytes", $beyond, $order),
             rows!(
                 "id, seq, activity_type, source_id, target_id, method, request_body, response_body, status, \
-                 task_id, hops, created_at",
+                 task_id, hops, chain, created_at",
                 $beyond, $order
             ),
         ]
@@ -240,6 +240,9 @@ fn read_item(row: &AnyRow) -> Result<Item, sqlx::Error> {
         status: row.try_get("status")?,
         task_id: row.try_get("task_id")?,
         hops: row.try_get("hops")?,
+        on_behalf_of: None,
+        on_behalf_of_refused: None,
+        chain: row.try_get("chain")?,
         created_at: Timestamp(row.try_get("created_at")?),
         withheld: None,
     })

@@ -21,6 +21,7 @@ use crate::inbox::{ActivityType, InboxTask, NewActivity, Source};
 use crate::mailbox::{item_columns, query};
 use a2a::Generation;
 use a2a::state::TaskState;
+use access::identity::stored_chain;
 use access::workspace::Timestamp;
 use kernel::deadline::ticks;
 use kernel::rejection::{Delivery, Reason, Rejection};
@@ -336,6 +337,7 @@ impl Jobs {
         let entry = NewActivity {
             id: Some(id.clone()),
             hops: Some(job.content.hops()),
+            chain: stored_chain(&job.caller),
             account,
             ..NewActivity::message(&job.target, source, owner.clone(), method, body)
         };

@@ -170,17 +170,6 @@ impl Revocable {
     }
 }
 
-impl Revocable {
-    /// Returns the key of a token in a table, by its id. It counts from the first use on.
-    pub fn of_token(id: &str) -> Self {
-        Self {
-            keys: vec![Subject::Credential(id.to_owned()).key()],
-            issued_at: 0,
-            org: None,
-        }
-    }
-}
-
 /// A revocation to be made.
 pub struct NewRevocation {
     /// What is revoked.

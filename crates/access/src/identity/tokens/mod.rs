@@ -17,7 +17,7 @@ pub use self::orgs_and_operators::{OperatorRow, OrgTokenRow};
 pub(super) use self::uses::UseQueue;
 use super::credential::{CredentialHash, Form, IssuedToken};
 use super::proof::{CredentialKind, Principal, Proof, ResolvedCredential};
-use crate::identity::revocations::Revocable;
+use crate::identity::revocations::Subject;
 use crate::rows::{Statement, execute, fetch_all, fetch_with, from_row, read, sql};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
@@ -182,7 +182,7 @@ impl Tokens {
             let proof = Proof {
                 expires_at: read(row, "expires_at")?,
                 born_at: read(row, "born_at")?,
-                revocable: Some(Arc::new(Revocable::of_token(&id))),
+                link_key: Some(Subject::Credential(id.clone()).key().into()),
                 ..Proof::by_credential(principal, CredentialKind::Workspace, hash)
             };
             Ok(ResolvedCredential {
