@@ -144,6 +144,7 @@ fn caller(runtime: &Runtime, gateway: &Gateway, n: usize) -> Arc<Proof> {
         user: &user,
         org: Some("acme"),
         workspaces: None,
+        groups: &[],
         ttl: Duration::from_secs(3600),
         maker: None,
     };

@@ -42,6 +42,7 @@ fn token(c: &mut Criterion) {
             user: "ada",
             org: Some("acme"),
             workspaces: None,
+            groups: &[],
             ttl: Duration::from_secs(3600),
             maker: None,
         })
@@ -97,6 +98,7 @@ fn caller_tokens(c: &mut Criterion, signed: &SignedTokens) {
         rule: "sibling",
         org: Some("acme"),
         generation: 0,
+        chain_hash: None,
     };
     c.bench_function("token/caller of a pair", |b| {
         b.iter(|| signed.caller_token_for_pair(black_box(pair)).expect(WHY));

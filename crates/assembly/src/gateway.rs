@@ -130,6 +130,7 @@ impl Gateway {
         let shared = Shared::open(&at_start.stores, Arc::clone(&metrics))?;
         let keys = Arc::new(Keys::load_or_create(&at_start.keys.dir)?);
         let seal = Seal::load_or_create(&at_start.keys.dir, at_start.keys.seal_key.as_deref())?;
+        let seal = Arc::new(seal);
         Ok(Self::assemble(config, metrics, db, shared, keys, seal))
     }
 
@@ -139,9 +140,8 @@ impl Gateway {
         db: Db,
         shared: Shared,
         keys: Arc<Keys>,
-        seal: Seal,
+        seal: Arc<Seal>,
     ) -> Arc<Self> {
-        let seal = Arc::new(seal);
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
