@@ -439,6 +439,41 @@ on_embedded! {
         until("the chain is revoked", is_revoked).await;
     }
 
+    async fn an_agent_that_polls_finds_the_chain_in_its_inbox() {
+        let house = House::with(&[("chain.ttl", "4s")]).await;
+        let poller = json!({"id": "p", "name": "p", "org": "acme", "delivery_mode": "poll"});
+        let enrolment = house.gateway.create(poller).await;
+        let card = json!({"name": "p"});
+        let body = json!({"id": "p", "delivery_mode": "poll", "agent_card": card}).to_string();
+        let registered = house.gateway.call(&Request::post("/registry/register", body).bearer(&enrolment)).await.has(200);
+        let token = registered.json()["token"].as_str().unwrap().to_owned();
+        let person = house.person(json!({})).await;
+        house.call(&person, "p", None).await.has(200);
+        house.call(&person, "a", None).await.has(200);
+        let chain = house.received("a").unwrap();
+        house.call(&house.seat("a").token, "p", Some(&chain)).await.has(200);
+        house.call(&house.seat("a").token, "p", None).await.has(200);
+        let read = async |token: &str| {
+            let read = Request::get("/workspaces/p/activity").bearer(token);
+            house.gateway.call(&read).await.has(200).json().as_array().unwrap().clone()
+        };
+        let chains = async || -> Vec<Value> {
+            read(&token).await.iter().map(|one| one["on_behalf_of"].as_str().map_or(Value::Null, claims)).collect()
+        };
+        let [of_person, of_agent, of_none] = <[Value; 3]>::try_from(chains().await).unwrap();
+        assert_eq!((&of_person["sub"], &of_person["aud"], of_person.get("act")), (&json!("canvas:ada"), &json!("p"), None));
+        assert_eq!((&of_agent["sub"], &of_agent["act"]), (&json!("canvas:ada"), &json!({"sub": "a"})));
+        assert_eq!((of_none, &of_agent["txn"]), (Value::Null, &claims(&chain)["txn"]));
+        // It is the poller's to hand in.
+        let own = read(&token).await[1]["on_behalf_of"].as_str().unwrap().to_owned();
+        house.call(&token, "b", Some(&own)).await.has(200);
+        assert_eq!(claims(&house.received("b").unwrap())["act"], json!({"sub": "p", "act": {"sub": "a"}}));
+        // Others who read the inbox have none, and what is dead says so.
+        assert!(read(ADMIN).await.iter().all(|one| one.get("on_behalf_of").is_none() && one.get("chain").is_none()));
+        let is_over = async || read(&token).await[1]["on_behalf_of_refused"] == "chain_expired";
+        until("the chain has ended", is_over).await;
+    }
+
     async fn deferred_work_is_for_its_person_or_is_not_sent() {
         let house = House::with(&[("chain.ttl", "3s")]).await;
         let person = house.person(json!({})).await;

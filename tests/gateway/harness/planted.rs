@@ -86,14 +86,21 @@ pub(crate) fn assert_none_in(text: &str, place: &str) {
 impl Mark {
     /// As [`assert_none_in`], for secrets that were planted since.
     pub(crate) fn assert_none_in(&self, text: &str, place: &str) {
-        let found = leak(text, self.0);
+        // An entry of an inbox has its reader's chain token.
+        let text = without_member(text, "on_behalf_of");
+        let found = leak(&text, self.0);
         assert_eq!(found, None, "a secret is in {place}");
     }
 }
 
 /// Removes the signed statements of checkpoints, which look like tokens but are not.
 pub(crate) fn without_statements(text: &str) -> String {
-    let mut parts = text.split("\"statement\":\"");
+    without_member(text, "statement")
+}
+
+fn without_member(text: &str, name: &str) -> String {
+    let mark = format!("\"{name}\":\"");
+    let mut parts = text.split(&*mark);
     let mut rest = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         rest.push_str(part.split_once('"').map_or("", |(_, behind)| behind));
