@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -91,6 +92,25 @@ def lay_out(source):
     return documents
 
 
+def add_text(site, documents):
+    """Each page as Markdown beside the HTML, and `llms.txt`, their list for programs that read it."""
+    for path in documents:
+        shutil.copyfile(ROOT / path, site / path)
+    book = tomllib.loads((ROOT / "scripts/lib/mdbook/book.toml").read_text())["book"]
+    lines = [f"# {book['title']}", "", f"> {book['description']}"]
+    for name, pages in [("Overview", ["README.md", CONTENTS]), *parts()]:
+        lines += ["", f"## {name}", "", *(f"- [{title(page)}]({page})" for page in dict.fromkeys(pages))]
+    (site / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def redirects(site):
+    """Each old address, and the page and anchor that it leads to."""
+    book = tomllib.loads((ROOT / "scripts/lib/mdbook/book.toml").read_text())
+    for old, new in book["output"]["html"]["redirect"].items():
+        file, _, anchor = new.partition("#")
+        yield old, (site / old.partition("#")[0].lstrip("/")).parent.joinpath(file).resolve(), anchor
+
+
 class Page(html.parser.HTMLParser):
     """The anchors of a page, and what it links or loads."""
 
@@ -117,6 +137,9 @@ def broken(site, documents):
         made = document.removesuffix(".md") + ".html"
         if (site / made).resolve() not in pages:
             yield f"{document}: no {made}"
+    for old, target, anchor in redirects(site):
+        if target not in pages or anchor and anchor not in pages[target].anchors:
+            yield f"book.toml: {old} leads nowhere"
     for path, page in pages.items():
         name = path.relative_to(site.resolve())
         yield from (f"{name} loads {link}" for link in page.loaded if "://" in link or link.startswith("//"))
@@ -139,6 +162,7 @@ def main():
     said = made.stdout + made.stderr
     if made.returncode != 0:
         sys.exit(said)
+    add_text(site, documents)
     failed = [line for line in said.splitlines() if "WARN" in line or "ERROR" in line]
     failed += broken(site, documents)
     if failed:

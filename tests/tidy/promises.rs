@@ -42,7 +42,7 @@ fn each_word_that_users_read_is_explained() {
     let steps = CompletionStep::ALL.map(|step| format!("| `{}` |", step.as_str()));
     assert_has_each("docs/reference/a2a.md", steps);
     let methods = Method::ALL.map(|method| format!("`{}`", method.label()));
-    assert_has_each("docs/reference/logging.md", methods);
+    assert_has_each("docs/reference/monitoring.md", methods);
     let metrics = find_metrics();
     assert!(metrics.len() > 100, "{metrics:?}");
     let metrics = metrics.iter().map(|name| format!("`{name}`"));
