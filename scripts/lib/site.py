@@ -19,6 +19,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 # Lists all pages of `docs`, in the order of the site.
 CONTENTS = "docs/README.md"
 
+# The page that is made from the defaults, and the page before it, which names the file with them.
+SETTINGS, CONFIGURATION = "docs/reference/settings.md", "docs/reference/configuration.md"
+DEFAULTS = "config/default.toml"
+
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
@@ -45,9 +49,26 @@ def reached():
     return found
 
 
+def settings():
+    """The defaults as a page: a heading for each section, so that the search finds settings."""
+    lines = ["# Settings", "", "All settings with their defaults. How to set them: [configuration](configuration.md)."]
+    for part in re.split(r"^# -{20,}\n", (ROOT / DEFAULTS).read_text(), flags=re.MULTILINE):
+        name = re.search(r"^\[([a-z0-9_]+)\]", part, re.MULTILINE)
+        lines += ["", f"## {name[1] if name else 'Without a section'}", "", "```toml", part.strip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def text(path):
+    """A document of the site. There the configuration names the page of settings instead of the file."""
+    if path == SETTINGS:
+        return settings()
+    read = (ROOT / path).read_text()
+    return read.replace(f"](../../{DEFAULTS})", "](settings.md)") if path == CONFIGURATION else read
+
+
 def title(path):
     """The first heading of a document."""
-    return re.search(r"^# (.+)", (ROOT / path).read_text(), re.MULTILINE)[1]
+    return re.search(r"^# (.+)", text(path), re.MULTILINE)[1]
 
 
 def parts():
@@ -60,6 +81,8 @@ def parts():
         for name, linked in named:
             pages = [os.path.normpath(f"docs/{link.partition('#')[0]}") for link in LINK.findall(linked)]
             pages = [page for page in pages if page.endswith(".md")]
+            if CONFIGURATION in pages:
+                pages.insert(pages.index(CONFIGURATION) + 1, SETTINGS)
             if pages:
                 yield name, pages
 
@@ -81,11 +104,14 @@ def lay_out(source):
     """The folder that mdBook builds."""
     shutil.rmtree(source, ignore_errors=True)
     files = reached()
-    for path in files:
+    documents = [path for path in files if path.endswith(".md")] + [SETTINGS]
+    for path in [*files, SETTINGS]:
         copy = source / "src" / path
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / path, copy)
-    documents = [path for path in files if path.endswith(".md")]
+        if path in documents:
+            copy.write_text(text(path))
+        else:
+            shutil.copyfile(ROOT / path, copy)
     (source / "src" / "SUMMARY.md").write_text(summary(documents))
     for name in ("book.toml", "site.css"):
         shutil.copyfile(ROOT / "scripts/lib/mdbook" / name, source / name)
@@ -95,7 +121,7 @@ def lay_out(source):
 def add_text(site, documents):
     """Each page as Markdown beside the HTML, and `llms.txt`, their list for programs that read it."""
     for path in documents:
-        shutil.copyfile(ROOT / path, site / path)
+        (site / path).write_text(text(path))
     book = tomllib.loads((ROOT / "scripts/lib/mdbook/book.toml").read_text())["book"]
     lines = [f"# {book['title']}", "", f"> {book['description']}"]
     for name, pages in [("Overview", ["README.md", CONTENTS]), *parts()]:

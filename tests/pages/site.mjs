@@ -41,7 +41,7 @@ await show("the first page is the README, and lists the guide and the reference"
   await page.goto(`${base}index.html`);
   assert((await page.locator("main h1").first().innerText()) === "a2a-gateway", "another heading");
   const listed = await page.locator(".sidebar a").evaluateAll((links) => links.map((link) => link.href));
-  for (const wanted of ["docs/guide/install", "docs/reference/reasons", "ARCHITECTURE"]) {
+  for (const wanted of ["docs/guide/install", "docs/reference/reasons", "docs/reference/settings", "ARCHITECTURE"]) {
     assert(listed.includes(`${base}${wanted}.html`), `no ${wanted} in ${listed}`);
   }
   await seen("first");
