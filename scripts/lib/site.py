@@ -20,7 +20,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 CONTENTS = "docs/README.md"
 
 # The page that is made from the defaults, and the page before it, which names the file with them.
-SETTINGS, CONFIGURATION = "docs/reference/settings.md", "docs/reference/configuration.md"
+CONFIGURATION = "docs/reference/configuration.md"
+SETTINGS = CONFIGURATION.replace("configuration", "settings")
 DEFAULTS = "config/default.toml"
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
