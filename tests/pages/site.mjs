@@ -63,6 +63,24 @@ await show("a search finds the page about a word, and leads to it", async () => 
   }
 });
 
+await show("a search finds what the field calls it", async () => {
+  for (const [words, name] of [
+    ["rate limit", "http-api"],
+    ["langgraph", "connect-an-agent"],
+    ["crewai", "connect-an-agent"],
+    ["docker", "deploy"],
+    ["kubernetes", "run-on-kubernetes"],
+    ["quota", "budget-a-run"],
+    ["SSO", "who-may-operate"],
+    ["audit log", "audit"],
+    ["429", "reasons"],
+    ["load balancer", "deploy"],
+    ["backup", "maintenance"],
+  ]) {
+    await search(words, page.locator(`#mdbook-searchresults a[href*="/${name}.html"]`).first());
+  }
+});
+
 await show("a search for a word that no page has finds nothing", async () => {
   await search("zyzzyva", page.getByText("No search results"));
 });
