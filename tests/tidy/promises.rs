@@ -97,8 +97,8 @@ fn openapi_has_exactly_the_routes_that_there_are() {
 /// Names in documents that begin as a metric's do: a package and a crate.
 const OTHER_NAMES: [&str; 2] = ["a2a_gateway_agent", "a2a_gateway_data_plane"];
 
-/// An alert on a metric that there is not never fires, and Prometheus finds nothing wrong with it. A document that names
-/// one is stale.
+/// An alert on a metric that there is not never fires, and Prometheus finds nothing wrong with it.
+/// A document that names one is stale.
 #[test]
 fn alerts_and_documents_name_only_metrics_that_there_are() {
     let metrics = find_metrics();
