@@ -60,11 +60,12 @@ def settings():
 
 
 def text(path):
-    """A document of the site. There the configuration names the page of settings instead of the file."""
+    """A document of the site. There the reference names the page of settings instead of the file."""
     if path == SETTINGS:
         return settings()
     read = (ROOT / path).read_text()
-    return read.replace(f"](../../{DEFAULTS})", "](settings.md)") if path == CONFIGURATION else read
+    is_beside = os.path.dirname(path) == os.path.dirname(SETTINGS)
+    return read.replace(f"](../../{DEFAULTS})", "](settings.md)") if is_beside else read
 
 
 def title(path):
