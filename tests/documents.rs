@@ -141,6 +141,52 @@ fn lines_of_documents_fit_into_a_window() {
     }
 }
 
+/// Measured numbers that other documents state, in the words that they stand in. Each stands in the benchmarks, too.
+const MEASURED: [(&str, &[&str]); 3] = [
+    ("README.md", &["0.47 of nginx", "0.97 of a bare"]),
+    (
+        "docs/guide/compare.md",
+        &["0.47 of nginx", "0.29 of plain nginx"],
+    ),
+    (
+        "docs/reference/limits.md",
+        &[
+            "37 µs of CPU",
+            "91 µs of a core",
+            "4.0 KiB a connection",
+            "22.1 KiB a stream",
+        ],
+    ),
+];
+
+#[test]
+fn measured_numbers_of_documents_stand_in_the_benchmarks() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let text = read("docs/design/benchmarks.md");
+    let results = text.split("\n## Results\n").nth(1).unwrap();
+    let results = results.split("\n## ").next().unwrap();
+    let numbers: Vec<_> = results
+        .split(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ','))
+        .map(|number| number.trim_matches(['.', ',']))
+        .collect();
+    for (path, statements) in MEASURED {
+        let text = read(path);
+        let words: Vec<_> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        for statement in statements {
+            assert!(
+                text.contains(statement),
+                "{path} no longer says {statement:?}"
+            );
+            let number = statement.split(' ').next().unwrap();
+            assert!(
+                numbers.contains(&number),
+                "{path}: {number} is not in the results of docs/design/benchmarks.md"
+            );
+        }
+    }
+}
+
 /// Pronouns that name no component: a comment or a document names the caller, the writer, the replica.
 const PRONOUNS: [&str; 7] = [
     "whoever",

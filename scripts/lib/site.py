@@ -11,12 +11,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 # Lists all pages of `docs`, in the order of the site.
 CONTENTS = "docs/README.md"
+
+# The page that is made from the defaults, and the page before it, which names the file with them.
+CONFIGURATION = "docs/reference/configuration.md"
+SETTINGS = CONFIGURATION.replace("configuration", "settings")
+DEFAULTS = "config/default.toml"
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
@@ -44,9 +50,27 @@ def reached():
     return found
 
 
+def settings():
+    """The defaults as a page: a heading for each section, so that the search finds settings."""
+    lines = ["# Settings", "", "All settings with their defaults. How to set them: [configuration](configuration.md)."]
+    for part in re.split(r"^# -{20,}\n", (ROOT / DEFAULTS).read_text(), flags=re.MULTILINE):
+        name = re.search(r"^\[([a-z0-9_]+)\]", part, re.MULTILINE)
+        lines += ["", f"## {name[1] if name else 'Without a section'}", "", "```toml", part.strip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def text(path):
+    """A document of the site. There the reference names the page of settings instead of the file."""
+    if path == SETTINGS:
+        return settings()
+    read = (ROOT / path).read_text()
+    is_beside = os.path.dirname(path) == os.path.dirname(SETTINGS)
+    return read.replace(f"](../../{DEFAULTS})", "](settings.md)") if is_beside else read
+
+
 def title(path):
     """The first heading of a document."""
-    return re.search(r"^# (.+)", (ROOT / path).read_text(), re.MULTILINE)[1]
+    return re.search(r"^# (.+)", text(path), re.MULTILINE)[1]
 
 
 def parts():
@@ -59,6 +83,8 @@ def parts():
         for name, linked in named:
             pages = [os.path.normpath(f"docs/{link.partition('#')[0]}") for link in LINK.findall(linked)]
             pages = [page for page in pages if page.endswith(".md")]
+            if CONFIGURATION in pages:
+                pages.insert(pages.index(CONFIGURATION) + 1, SETTINGS)
             if pages:
                 yield name, pages
 
@@ -80,15 +106,37 @@ def lay_out(source):
     """The folder that mdBook builds."""
     shutil.rmtree(source, ignore_errors=True)
     files = reached()
-    for path in files:
+    documents = [path for path in files if path.endswith(".md")] + [SETTINGS]
+    for path in [*files, SETTINGS]:
         copy = source / "src" / path
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / path, copy)
-    documents = [path for path in files if path.endswith(".md")]
+        if path in documents:
+            copy.write_text(text(path))
+        else:
+            shutil.copyfile(ROOT / path, copy)
     (source / "src" / "SUMMARY.md").write_text(summary(documents))
     for name in ("book.toml", "site.css"):
         shutil.copyfile(ROOT / "scripts/lib/mdbook" / name, source / name)
     return documents
+
+
+def add_text(site, documents):
+    """Each page as Markdown beside the HTML, and `llms.txt`, their list for programs that read it."""
+    for path in documents:
+        (site / path).write_text(text(path))
+    book = tomllib.loads((ROOT / "scripts/lib/mdbook/book.toml").read_text())["book"]
+    lines = [f"# {book['title']}", "", f"> {book['description']}"]
+    for name, pages in [("Overview", ["README.md", CONTENTS]), *parts()]:
+        lines += ["", f"## {name}", "", *(f"- [{title(page)}]({page})" for page in dict.fromkeys(pages))]
+    (site / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def redirects(site):
+    """Each old address, and the page and anchor that it leads to."""
+    book = tomllib.loads((ROOT / "scripts/lib/mdbook/book.toml").read_text())
+    for old, new in book["output"]["html"]["redirect"].items():
+        file, _, anchor = new.partition("#")
+        yield old, (site / old.partition("#")[0].lstrip("/")).parent.joinpath(file).resolve(), anchor
 
 
 class Page(html.parser.HTMLParser):
@@ -117,6 +165,9 @@ def broken(site, documents):
         made = document.removesuffix(".md") + ".html"
         if (site / made).resolve() not in pages:
             yield f"{document}: no {made}"
+    for old, target, anchor in redirects(site):
+        if target not in pages or anchor and anchor not in pages[target].anchors:
+            yield f"book.toml: {old} leads nowhere"
     for path, page in pages.items():
         name = path.relative_to(site.resolve())
         yield from (f"{name} loads {link}" for link in page.loaded if "://" in link or link.startswith("//"))
@@ -139,6 +190,7 @@ def main():
     said = made.stdout + made.stderr
     if made.returncode != 0:
         sys.exit(said)
+    add_text(site, documents)
     failed = [line for line in said.splitlines() if "WARN" in line or "ERROR" in line]
     failed += broken(site, documents)
     if failed:

@@ -96,13 +96,13 @@ def run(stage):
                       "scenarios": STEPS} for binding in BINDINGS] for client in SDKS}
     found, failures, rows = stage.drive_all(jobs), [], []
     for client, binding in itertools.product(SDKS, BINDINGS):
-        marks = []
+        missing = []
         for step in STEPS:
             why = judge(client, binding, step, found[client][binding][step])
-            marks.append("no" if why else "yes")
             if why:
+                missing.append(step)
                 failures.append(f"{client} {binding} {step}: {why}")
-        rows.append([f"{binding} {CLIENTS[client]}", LABELS[client], *marks])
+        rows.append([f"{binding} {CLIENTS[client]}", LABELS[client], named(missing)])
     channel = grpc.insecure_channel(f"127.0.0.1:{gateway.port}")
     with channel:
         name = AGENT.replace(" ", "-")
@@ -116,13 +116,18 @@ def run(stage):
     for step, (found_there, expected) in saw.items():
         if found_there != expected:
             failures.append(f"grpc {step}: {found_there}, not {expected}")
-    rows.append(["GRPC 1.0", "the stubs of a2a-sdk 1.3.0", *("yes" if saw[step][0] == saw[step][1] else "no" for step in STEPS)])
+    missing = [step for step in STEPS if saw[step][0] != saw[step][1]]
+    rows.append(["GRPC 1.0", "the stubs of a2a-sdk 1.3.0", named(missing)])
     return failures or publish(rows)
+
+
+def named(missing):
+    return f"all but {', '.join(missing)}" if missing else "all"
 
 
 def publish(rows):
     """Compares the table of the document with that of the run."""
-    lines = [["caller", "client", *STEPS], ["---"] * (len(STEPS) + 2), *rows]
+    lines = [["caller", "client", "can"], ["---"] * 3, *rows]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     print(table)
     text = DOCUMENT.read_text()

@@ -90,7 +90,7 @@ def ports_are_those_of_pods(found):
 
 
 def probes_ask_for_what_they_decide(found):
-    """docs/reference/health.md: /readyz fails at all replicas at once while a store is away."""
+    """docs/reference/monitoring.md: /readyz fails at all replicas at once while a store is away."""
     wanted = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz/traffic"}
     for probe, path in wanted.items():
         asked = container_of_gateway(found)[probe]["httpGet"]["path"]

@@ -160,11 +160,7 @@ fn the_documented_steps_install_all_that_the_service_names() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().display();
-    let steps = block_of(
-        "docs/reference/deploy.md",
-        "## As a service of systemd",
-        "sh",
-    );
+    let steps = block_of("docs/guide/deploy.md", "## As a service of systemd", "sh");
     let steps = steps
         .replace(
             "target/release",

@@ -117,7 +117,7 @@ def check_installation(it):
 def check_journal(it):
     """The journal of its own that the documents have."""
     for number in range(2):
-        text = block("docs/reference/logging.md", "## Journal", "ini", number)
+        text = block("docs/reference/monitoring.md", "## Journal", "ini", number)
         file = it.machine.path(text.splitlines()[0].removeprefix("# "))
         file.parent.mkdir(exist_ok=True)
         file.write_text(text + "\n")

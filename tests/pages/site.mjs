@@ -41,7 +41,7 @@ await show("the first page is the README, and lists the guide and the reference"
   await page.goto(`${base}index.html`);
   assert((await page.locator("main h1").first().innerText()) === "a2a-gateway", "another heading");
   const listed = await page.locator(".sidebar a").evaluateAll((links) => links.map((link) => link.href));
-  for (const wanted of ["docs/guide/install", "docs/reference/reasons", "ARCHITECTURE"]) {
+  for (const wanted of ["docs/guide/install", "docs/reference/reasons", "docs/reference/settings", "ARCHITECTURE"]) {
     assert(listed.includes(`${base}${wanted}.html`), `no ${wanted} in ${listed}`);
   }
   await seen("first");
@@ -49,8 +49,9 @@ await show("the first page is the README, and lists the guide and the reference"
 
 await show("a search finds the page about a word, and leads to it", async () => {
   for (const [word, folder, name] of [
-    ["idempotency", "docs/guide", "send-with-an-idempotency-key"],
-    ["workspace_offline", "docs/reference", "troubleshooting"],
+    ["idempotency", "docs/guide", "reliable-calls"],
+    ["workspace_offline", "docs/guide", "find-out-why-a-call-failed"],
+    ["kill switch", "docs/guide", "stop-a-runaway-agent"],
   ]) {
     const file = `${folder}/${name}.html`;
     const found = page.locator(`#mdbook-searchresults a[href*="/${name}.html"]`).first();
@@ -62,6 +63,24 @@ await show("a search finds the page about a word, and leads to it", async () => 
   }
 });
 
+await show("a search finds what the field calls it", async () => {
+  for (const [words, name] of [
+    ["rate limit", "http-api"],
+    ["langgraph", "connect-an-agent"],
+    ["crewai", "connect-an-agent"],
+    ["docker", "deploy"],
+    ["kubernetes", "run-on-kubernetes"],
+    ["quota", "budget-a-run"],
+    ["SSO", "who-may-operate"],
+    ["audit log", "audit"],
+    ["429", "reasons"],
+    ["load balancer", "deploy"],
+    ["backup", "maintenance"],
+  ]) {
+    await search(words, page.locator(`#mdbook-searchresults a[href*="/${name}.html"]`).first());
+  }
+});
+
 await show("a search for a word that no page has finds nothing", async () => {
   await search("zyzzyva", page.getByText("No search results"));
 });
@@ -70,6 +89,21 @@ await show("the description of the API can be loaded down", async () => {
   await page.goto(`${base}docs/README.html`);
   const answer = await fetch(await page.locator('main a[href$="openapi.yaml"]').first().evaluate((link) => link.href));
   assert(answer.ok && (await answer.text()).startsWith("openapi: 3"), `${answer.status}`);
+});
+
+await show("llms.txt lists pages that are there as Markdown", async () => {
+  const list = await (await fetch(`${base}llms.txt`)).text();
+  const links = [...list.matchAll(/\]\((.+?)\)/g)].map((link) => link[1]);
+  assert(links.includes("docs/guide/install.md"), list);
+  for (const link of links) {
+    const answer = await fetch(base + link);
+    assert(answer.ok && (await answer.text()).startsWith("# "), `${link}: ${answer.status}`);
+  }
+});
+
+await show("an old address leads to the section that took its place", async () => {
+  await page.goto(`${base}docs/guide/join-in-three-lines.html#what-happens-then`);
+  await until(() => page.url().endsWith("/connect-an-agent.html#what-the-packages-do"), page.url());
 });
 
 await show("no page asked for what is not there", async () => {

@@ -2,7 +2,7 @@
 //! to the agent ([`CallSpan`]). Requests to the control plane have a span each (`control_plane.rs`).
 //!
 //! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) if there are any, else `a2a.…`
-//! (`docs/reference/tracing.md`). Spans contain no text from a caller except ids.
+//! (`docs/reference/monitoring.md`). Spans contain no text from a caller except ids.
 
 use std::borrow::Cow;
 

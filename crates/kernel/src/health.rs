@@ -1,5 +1,5 @@
 //! The model of health: what a call came to, and how a workspace is. Pages, command line and API only show what is
-//! decided here (`docs/reference/health.md`, "Calls and workspaces").
+//! decided here (`docs/reference/monitoring.md`, "Calls and workspaces").
 
 use crate::closed_set::words;
 pub use crate::metrics::CallResult;

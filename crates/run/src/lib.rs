@@ -1,5 +1,6 @@
 //! `a2a-gateway run`: starts an agent, registers it at a gateway, keeps it registered, and lets it leave without a lost
-//! call. The agent needs no code for it. With `--guard`, a sidecar stands in front of it (`docs/reference/run.md`).
+//! call. The agent needs no code for it. With `--guard`, a sidecar stands in front of it
+//! (`docs/guide/connect-an-agent.md`).
 //!
 //! One thread runs the agent; the sidecar has threads of its own. The process ends with the agent, and never starts it
 //! again: that is the work of a supervisor.

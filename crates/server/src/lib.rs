@@ -248,6 +248,6 @@ fn print_admin_token(token: &SecretString) {
         std::io::stderr(),
         "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  \
          export A2A_GATEWAY_ADMIN_TOKEN={text}\n\n\
-         Keep it, and go on with it: `POST /workspaces` makes the first workspace (docs/guide/set-up-a-gateway.md has the steps).\n"
+         Keep it, and go on with it: `POST /workspaces` makes the first workspace (docs/guide/quickstart.md has the steps).\n"
     );
 }

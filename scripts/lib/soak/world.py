@@ -106,7 +106,7 @@ class Gateway:
         return child.poll()
 
     async def followed(self):
-        """A new process in place: SIGUSR2, as docs/reference/upgrade.md has it. Answers how many attempts that took, `None` if
+        """A new process in place: SIGUSR2, as docs/reference/maintenance.md has it. Answers how many attempts that took, `None` if
         none did; the process before is `former` then."""
         for attempt in range(1, FOLLOW_ATTEMPTS + 1):
             self.child.send_signal(signal.SIGUSR2)

@@ -33,7 +33,7 @@ impl PgBouncer {
         })
     }
 
-    /// As `docs/guide/connect-the-stores.md` has it, but for the addresses, with a user of its own in PostgreSQL.
+    /// As `docs/guide/deploy.md` has it, but for the addresses, with a user of its own in PostgreSQL.
     pub(crate) fn documented() -> Self {
         let behind = postgres().database();
         let name = name_of(&behind);
@@ -44,7 +44,7 @@ impl PgBouncer {
         Self::configured("a2a_gateway:secret-of-the-test", &behind, |folder, own| {
             let users = folder.join("userlist.txt");
             std::fs::write(&users, "\"a2a_gateway\" \"secret-of-the-test\"\n").unwrap();
-            block_of("docs/guide/connect-the-stores.md", "## PgBouncer", "ini")
+            block_of("docs/guide/deploy.md", "## PgBouncer", "ini")
                 .replace(
                     "a2a_gateway = host=10.0.0.20 port=5432",
                     &format!("{name} = host=127.0.0.1 port={port}"),

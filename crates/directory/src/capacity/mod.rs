@@ -1,5 +1,5 @@
 //! How much agents take: calls in progress at each target, by a ceiling, a limit that is learned from the agent's
-//! refusals, and a breaker; and the calls that wait for a place (`docs/reference/capacity.md`).
+//! refusals, and a breaker; and the calls that wait for a place (`docs/reference/limits.md`).
 //!
 //! All of it is of this replica. Nothing is read from a store for a call.
 

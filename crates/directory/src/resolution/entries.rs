@@ -1,5 +1,5 @@
 //! Cached entries of workspaces: loaded from the stores, or, if no store answers, from the last known entry
-//! (`docs/reference/store-failures.md`).
+//! (`docs/reference/monitoring.md`).
 //!
 //! | SQL | shared state | source |
 //! |---|---|---|
@@ -51,7 +51,7 @@ use stores::store::Unavailable;
 /// The directory's cache.
 pub struct Entries {
     pub(crate) cache: CoherentCache<WorkspaceId, Arc<Entry>>,
-    /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
+    /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/monitoring.md`).
     pub(crate) known: Cache<WorkspaceId, Arc<Entry>>,
     /// Place to which the credential of each workspace moved last, as it was told.
     moved: Cache<WorkspaceId, String>,

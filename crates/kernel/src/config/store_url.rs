@@ -263,7 +263,7 @@ const REDIS_FORMS: &str = "must be \"memory\", \"redis://host:6379/0\", \"rediss
 
 const SEVERAL_HOSTS: &str = "it names several hosts: write \"redis+sentinel://host:26379,host:26379/service\" with \
                              sentinels, \"redis+cluster://host:6379,host:6379\" for a cluster \
-                             (docs/guide/connect-the-stores.md)";
+                             (docs/guide/deploy.md)";
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
 //! The trust keys of this gateway ([`Keys`]): the active key signs; retired keys and the next key verify. Read from
-//! `keys.dir`, which replicas share, and reloaded when it changes. See `docs/reference/rotation.md`, "Trust keys".
+//! `keys.dir`, which replicas share, and reloaded when it changes. See `docs/reference/maintenance.md`, "Trust keys".
 
 mod folder;
 mod rotation;

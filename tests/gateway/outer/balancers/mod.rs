@@ -1,5 +1,5 @@
 //! HAProxy, nginx, Envoy and Traefik in front of gateways, while PostgreSQL is away. All are configured as
-//! `docs/guide/behind-a-load-balancer.md` says.
+//! `docs/guide/deploy.md` says.
 
 mod forward_auth;
 mod response_fields;
@@ -14,7 +14,7 @@ use crate::harness::{
     Agent, Builder, Connection, Gateway, Pair, Request, Seat, Step, answering, until_holds,
 };
 
-const GUIDE: &str = "docs/guide/behind-a-load-balancer.md";
+const GUIDE: &str = "docs/guide/deploy.md";
 
 /// How long PostgreSQL is away: several checks of the balancer.
 const AWAY: Duration = Duration::from_secs(5);

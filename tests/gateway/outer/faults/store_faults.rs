@@ -70,7 +70,7 @@ async fn certificates_of_stores_are_trusted_by_ssl_cert_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
     let Stores { redis, sql } = Stores::start();
-    let guide = "docs/guide/connect-the-stores.md";
+    let guide = "docs/guide/deploy.md";
     let steps = block_of(guide, "## A Redis user of its own", "sh");
     let steps = steps.replace("PASSWORD", "secret-of-the-test");
     let steps = steps.replace("redis-cli ", &format!("redis-cli -u {} ", redis.url()));

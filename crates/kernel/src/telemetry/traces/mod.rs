@@ -1,5 +1,5 @@
 //! Tracing: W3C Trace Context in and out, and spans for an OTLP collector ("Traces" in
-//! `docs/reference/tracing.md`).
+//! `docs/reference/monitoring.md`).
 //!
 //! Tracing is off by default; [`Traces::begin_span`] is then one branch, without an id, a clock or memory. With
 //! tracing on, a span that is not recorded costs two random numbers; a recorded one also costs its

@@ -56,9 +56,9 @@ async fn slots_move_and_masters_change_under_load() {
 /// Commands that the documented user needs in a cluster besides.
 const OF_CLUSTERS: &str = "+role +asking +spublish +ssubscribe +cluster|info +cluster|slots";
 
-/// Makes the user of `docs/guide/connect-the-stores.md` at each node.
+/// Makes the user of `docs/guide/deploy.md` at each node.
 fn make_user(nodes: &[Redis], password: &str) {
-    let guide = "docs/guide/connect-the-stores.md";
+    let guide = "docs/guide/deploy.md";
     let page = text_of(guide).replace('\n', " ");
     assert!(page.contains(OF_CLUSTERS), "{guide}");
     let steps = block_of(guide, "## A Redis user of its own", "sh");

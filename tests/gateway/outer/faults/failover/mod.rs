@@ -1,5 +1,5 @@
 //! Stores that fail over under load: no wrong answer, nothing lost that SQL acknowledged, and one gateway again
-//! after the recovery (`docs/guide/connect-the-stores.md`). How soon, they print.
+//! after the recovery (`docs/guide/deploy.md`). How soon, they print.
 
 mod cluster;
 mod postgres;
