@@ -1,12 +1,9 @@
-//! Chains of delegation (contract §19): on whose behalf a call is made, from the person to the last agent.
-
-use std::time::Duration;
+//! Chains of delegation (contract §19), from the person to the last agent.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::time::sleep;
 
 use crate::harness::issuer::Key;
 use crate::harness::{
@@ -494,7 +491,8 @@ on_embedded! {
         // It waits until the chain has ended.
         house.gateway.as_operator(Request::post("/workspaces/b/pause", "")).await.has(200);
         let waits = delegate().await;
-        sleep(Duration::from_secs(4)).await;
+        let is_over = async || house.refused("a", "c", &chain).await == (403, "chain_expired".into());
+        until("the chain has ended", is_over).await;
         house.gateway.as_operator(Request::post("/workspaces/b/resume", "")).await.has(200);
         let path = format!("/workspaces/a/delegations/{waits}");
         let is_over = async || {

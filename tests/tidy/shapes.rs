@@ -19,14 +19,14 @@ const PROXY_CIRCLE_MAX: usize = 3;
 
 /// Types over the limits: methods and files of each.
 const LARGE_TYPES: &[(&str, usize, usize)] = &[
-    ("access::Identity", 43, 4),
+    ("access::Identity", 45, 4),
     ("access::Workspaces", 25, 5),
     ("audit::Audit", 17, 4),
     ("mailbox::Inbox", 36, 7),
 ];
 
 /// Files that import each other in a circle, other than through the door of their folder.
-const FILES_IN_CIRCLES_MAX: usize = 43;
+const FILES_IN_CIRCLES_MAX: usize = 42;
 
 /// Share of the names of functions that have one word, in percent: model projects have 11 to 23.
 const ONE_WORD_PERCENT_MAX: usize = 12;

@@ -1,5 +1,5 @@
-//! Chains of delegation over the hierarchy (`docs/reference/credentials.md`, "Chains"): checks each link, and the root that
-//! a target requires, and signs what a target may see.
+//! Chains of delegation over the hierarchy (`docs/reference/credentials.md`, "Chains"): checks each link, and the root
+//! that a target requires, and signs what a target may see.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ impl Gateway {
         proof.chain().is_some() || !self.config().access.require.is_empty()
     }
 
-    /// Checks the chain on which a permitted call is made, and that its root is one that the target requires. Decides from
-    /// memory in steady state.
+    /// Checks the chain on which a permitted call is made, and that its root is one that the target requires. Decides
+    /// from memory in steady state.
     ///
     /// # Errors
-    /// `chain_expired`, `chain_revoked`, `chain_invalid`, `loop_detected`, `root_required`; `not_permitted` where the root
-    /// must be permitted, too; `store_unavailable`.
+    /// `chain_expired`, `chain_revoked`, `chain_invalid`, `loop_detected`, `root_required`; `not_permitted` where the
+    /// root must be permitted, too; `store_unavailable`.
     pub async fn check_chain(&self, proof: &Proof, permit: &Permit) -> Result<(), Rejection> {
         if let Some(chain) = proof.chain() {
             self.identity.check_chain(chain)?;
@@ -109,8 +109,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Signs the chain token for the target of a permitted call, or takes one that was signed before. What another org may
-    /// not see is sealed in it.
+    /// Signs the chain token for the target of a permitted call, or takes one that was signed before. What another org
+    /// may not see is sealed in it.
     ///
     /// # Errors
     /// `chain_invalid`; `internal` when it cannot be signed; `store_unavailable`.

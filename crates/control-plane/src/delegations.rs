@@ -120,7 +120,7 @@ pub(super) async fn create_delegation(
     let charge = count_call(&gateway, &caller, &permit, run.as_ref()).await?;
     let new = NewJob {
         owner: caller.0.owner(),
-        caller: gateway.identity.to_stored(&caller.0, None),
+        caller: gateway.identity.signed.to_stored(&caller.0, None),
         source: Some(id),
         target,
         content: Content::Task(Task {

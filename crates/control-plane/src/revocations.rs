@@ -184,8 +184,8 @@ async fn revoke(
         .await
 }
 
-/// Ends the chains that were begun or passed on with a token which was revoked. Where there are as many revocations as may
-/// be, they end by themselves.
+/// Ends the chains that were begun or passed on with a token which was revoked. Where there are as many revocations as
+/// may be, they end by themselves.
 pub(super) async fn end_chains(
     gateway: &Gateway,
     caller: &Caller,

@@ -97,7 +97,11 @@ pub(super) async fn defer_call(
     let method = call.method_name.clone();
     let new = NewJob {
         owner: allowed.proof.owner(),
-        caller: context.gateway.identity.to_stored(&allowed.proof, None),
+        caller: context
+            .gateway
+            .identity
+            .signed
+            .to_stored(&allowed.proof, None),
         source: allowed.permit.caller().cloned(),
         target: allowed.permit.target().clone(),
         priority: parse_priority(&body),

@@ -803,7 +803,7 @@ fn with_stage(detail: Option<Detail>, stage: Option<Stage>) -> Option<Detail> {
     }
 }
 
-/// Adds on whose behalf a call was made: the root and its run, and the hashes of the chain tokens handed in and sent.
+/// Adds the chain of a call: the root and its run, and the hashes of the chain tokens handed in and sent.
 fn with_chain(
     detail: Option<Detail>,
     proof: Option<&Proof>,

@@ -136,7 +136,7 @@ pub(crate) async fn token(gateway: &Gateway, path: &str, body: Value) -> (String
     (text("token"), text("id"))
 }
 
-/// A ticket of whoever holds `token`.
+/// A ticket of the holder of `token`.
 pub(crate) async fn ticket(gateway: &Gateway, token: &str) -> String {
     let request = Request::post("/ws/tickets", "").bearer(token);
     let json = gateway.call(&request).await.has(201).json();

@@ -150,7 +150,7 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ),
     ("POST", "/workspaces/{id}/notify", 200, &[Own]),
     ("GET", "/activity", 200, &[Own, Sibling, Stranger]),
-    // Of whoever may call, nobody began it.
+    // No caller began it.
     ("GET", "/workspaces/{id}/streams/{stream}", 404, WHO_CALLS),
     ("POST", "/workspaces/{id}/delegate", 202, &[Own]),
     ("GET", "/workspaces/{id}/delegations", 200, ITSELF),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::chains::Chains;
+use super::chain_cache::Chains;
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::Issuers;
 use super::issuers::logout::Logout;

@@ -1,5 +1,5 @@
-//! The claims of chain tokens: on whose behalf a caller acts (`docs/reference/credentials.md`, "Chains"). Claims that are
-//! not changed are passed on from hop to hop as they are.
+//! The claims of chain tokens: the root, and the actors since (`docs/reference/credentials.md`, "Chains"). Claims that
+//! are not changed are passed on from hop to hop as they are.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -80,7 +80,7 @@ impl Detail {
     }
 }
 
-/// A chain: on whose behalf a caller acts, and by whom it was asked. As JSON it is stored with a deferred call.
+/// A chain: the root for which a caller acts, and the actors between. As JSON it is stored with a deferred call.
 ///
 /// The claims are those of its token, without what each token has anew. `act` names the caller itself first; without it
 /// the caller is the root.

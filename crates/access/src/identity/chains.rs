@@ -1,5 +1,5 @@
-//! Chains of delegation (`docs/reference/credentials.md`, "Chains"): verifies those that callers hand in, signs those that
-//! agents get, and exchanges them (RFC 8693).
+//! Chains of delegation (`docs/reference/credentials.md`, "Chains"): verifies those that callers hand in, signs those
+//! that agents get, and exchanges them (RFC 8693).
 //!
 //! Invariants: a chain proves nothing without the credential of the workspace to which it was handed; its end is never
 //! raised; a token is signed once for a chain and a target in five minutes.
@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::authenticate::Identity;
+use super::chain_cache::{Seen, SentChain};
 use super::chain_token::{CALL_USE, CONTEXT_USE, Chain, Detail, NewRoot, TOKEN_MAX, actor};
 use super::credential::CredentialHash;
-use super::proof::{CredentialKind, Principal, Proof, Signer};
+use super::proof::{Principal, Proof, Signer};
 use super::refusal::{AuthError, Refusal};
-use kernel::config::{ChainMode, Config, RequiredRoot};
+use super::signed_tokens::SignedTokens;
+use kernel::config::{Config, RequiredRoot};
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -25,9 +26,6 @@ use trust::{CHAIN_TYP, TokenError, body_hash, claimed_audience, own_type};
 
 /// The field of a chain token, to agents and from them.
 pub const ON_BEHALF_OF: HeaderName = HeaderName::from_static("x-a2a-on-behalf-of");
-
-/// Tokens that are cached, of those handed in and of those signed: some 30 MB each.
-const TOKENS_MAX: usize = 8192;
 
 /// Time for which a signed token is used again.
 const USED_FOR: Duration = Duration::from_secs(300);
@@ -37,52 +35,6 @@ const WORKSPACES_MAX: usize = 32;
 
 /// Most groups that a chain lists.
 const GROUPS_MAX: usize = 32;
-
-/// A chain that was handed in.
-struct Seen {
-    chain: Arc<Chain>,
-    signer: Signer,
-}
-
-/// A token for an agent.
-pub struct SentChain {
-    token: SecretString,
-    hash: String,
-    txn: String,
-    until: Timestamp,
-}
-
-impl SentChain {
-    /// Returns the token.
-    pub fn token(&self) -> &str {
-        self.token.expose_secret()
-    }
-
-    /// Returns the id of the root's run.
-    pub fn txn(&self) -> &str {
-        &self.txn
-    }
-
-    /// Returns its SHA-256 in base64url: the claim `tth` of the caller token beside it.
-    pub fn hash(&self) -> &str {
-        &self.hash
-    }
-}
-
-/// The tokens in memory.
-pub(super) struct Chains {
-    seen: Cache<(CredentialHash, Option<CredentialHash>), Arc<Seen>>,
-    sent: Cache<(Box<str>, Box<str>), Arc<SentChain>>,
-}
-
-impl Default for Chains {
-    fn default() -> Self {
-        Self {
-            seen: Cache::new(TOKENS_MAX),
-            sent: Cache::new(TOKENS_MAX),
-        }
-    }
-}
 
 /// A call that is sent with a chain.
 pub struct ChainCall<'a> {
@@ -106,38 +58,6 @@ pub struct Exchanged {
     pub token: SecretString,
     /// Its lifetime.
     pub ttl: Duration,
-}
-
-impl Proof {
-    /// Returns the chain on which the caller acts.
-    pub fn chain(&self) -> Option<&Arc<Chain>> {
-        self.chain.as_ref()
-    }
-
-    /// Returns the proof on a chain that was stored with its call.
-    #[must_use]
-    pub fn on_chain(self, chain: Option<Arc<Chain>>) -> Self {
-        Self { chain, ..self }
-    }
-
-    /// Returns whether a call of the caller carries a chain: one that it has, or one that begins with it.
-    pub fn sends_chain(&self, mode: ChainMode) -> bool {
-        match mode {
-            ChainMode::Never => false,
-            ChainMode::Always => true,
-            ChainMode::Person => self.chain.is_some() || self.is_person(),
-        }
-    }
-
-    /// Returns the groups of a person that rules may name.
-    pub fn groups(&self) -> &[String] {
-        &self.groups
-    }
-
-    /// True if a credential proves a person.
-    pub fn is_person(&self) -> bool {
-        matches!(self.principal, Principal::Canvas { .. }) && self.kind != CredentialKind::Open
-    }
 }
 
 impl Chain {
@@ -306,6 +226,77 @@ impl Identity {
         Ok(chain)
     }
 
+    /// Returns the chain token for the target of a call: of the caller's chain, or of one that begins with it.
+    ///
+    /// # Errors
+    /// `chain_invalid`; `internal` when it cannot be signed.
+    pub fn chain_for(&self, call: &ChainCall<'_>) -> Result<Arc<SentChain>, Rejection> {
+        let proof = call.proof;
+        let from = match (&proof.chain, call.run) {
+            (Some(chain), _) => chain.link().map(str::to_owned),
+            (None, Some(run)) => proof
+                .credential
+                .map(|own| format!("{}:{run}", own.to_hex())),
+            (None, None) => None,
+        };
+        let now = Timestamp::now();
+        // Another org is shown another token.
+        let seen_by = call.hidden.as_ref().map_or("", |(_, org)| org);
+        let name = from.map(|from| {
+            let from = format!("{from} {seen_by}");
+            (Box::from(call.target.as_str()), from.into_boxed_str())
+        });
+        if let Some(cached) = name.as_ref().and_then(|name| self.chains.sent.get(name))
+            && now < cached.until
+        {
+            return Ok(cached);
+        }
+        let chain = match &proof.chain {
+            Some(chain) => Arc::clone(chain),
+            None => Arc::new(self.signed.begin_chain(proof, call.org, call.run)?),
+        };
+        if !chain.may_reach(call.target, Some(call.methods)) {
+            let message = "the chain token was narrowed to other targets or methods (`authorization_details`)";
+            return Err(refuse_chain("authorization_details", message));
+        }
+        let is_narrowed = chain.claim("authorization_details").is_some();
+        let shown = match &call.hidden {
+            Some((orgs, to)) => Arc::new(self.signed.hide(&chain, orgs, to)?),
+            None => Arc::clone(&chain),
+        };
+        let issuer = self.config.get().issuer();
+        let claims = shown.to_claims(&issuer, call.target.as_str(), CONTEXT_USE, chain.ends_at());
+        let token = self.signed.sign_chain(&claims)?;
+        let end = Timestamp(chain.ends_at().saturating_mul(1000));
+        let sent = Arc::new(SentChain {
+            hash: body_hash(token.expose_secret().as_bytes()),
+            token,
+            txn: chain.txn().to_owned(),
+            until: now.after(USED_FOR).min(end),
+        });
+        // One that was narrowed is checked for each method.
+        if let Some(name) = name.filter(|_| !is_narrowed) {
+            self.chains.sent.insert(name, Arc::clone(&sent));
+        }
+        Ok(sent)
+    }
+
+    /// Verifies a chain token that was handed to `holder`.
+    ///
+    /// # Errors
+    /// As [`Identity::with_chain`].
+    pub async fn verify_context(
+        &self,
+        token: &str,
+        holder: &Proof,
+    ) -> Result<Arc<Chain>, Rejection> {
+        let chain = self.read_chain(token, holder).await?;
+        self.check_chain(&chain)?;
+        Ok(chain)
+    }
+}
+
+impl SignedTokens {
     /// Serializes the principal for a table, with its chain: a person's begins now.
     pub fn to_stored(&self, proof: &Proof, run: Option<&str>) -> String {
         let begins = proof.chain.is_none() && proof.is_person();
@@ -389,63 +380,8 @@ impl Identity {
         Ok(chain)
     }
 
-    /// Returns the chain token for the target of a call: of the caller's chain, or of one that begins with it.
-    ///
-    /// # Errors
-    /// `chain_invalid`; `internal` when it cannot be signed.
-    pub fn chain_for(&self, call: &ChainCall<'_>) -> Result<Arc<SentChain>, Rejection> {
-        let proof = call.proof;
-        let from = match (&proof.chain, call.run) {
-            (Some(chain), _) => chain.link().map(str::to_owned),
-            (None, Some(run)) => proof
-                .credential
-                .map(|own| format!("{}:{run}", own.to_hex())),
-            (None, None) => None,
-        };
-        let now = Timestamp::now();
-        // Another org is shown another token.
-        let seen_by = call.hidden.as_ref().map_or("", |(_, org)| org);
-        let name = from.map(|from| {
-            let from = format!("{from} {seen_by}");
-            (Box::from(call.target.as_str()), from.into_boxed_str())
-        });
-        if let Some(cached) = name.as_ref().and_then(|name| self.chains.sent.get(name))
-            && now < cached.until
-        {
-            return Ok(cached);
-        }
-        let chain = match &proof.chain {
-            Some(chain) => Arc::clone(chain),
-            None => Arc::new(self.begin_chain(proof, call.org, call.run)?),
-        };
-        if !chain.may_reach(call.target, Some(call.methods)) {
-            let message = "the chain token was narrowed to other targets or methods (`authorization_details`)";
-            return Err(refuse_chain("authorization_details", message));
-        }
-        let is_narrowed = chain.claim("authorization_details").is_some();
-        let shown = match &call.hidden {
-            Some((orgs, to)) => Arc::new(self.hide(&chain, orgs, to)?),
-            None => Arc::clone(&chain),
-        };
-        let issuer = self.config.get().issuer();
-        let claims = shown.to_claims(&issuer, call.target.as_str(), CONTEXT_USE, chain.ends_at());
-        let token = self.sign_chain(&claims)?;
-        let end = Timestamp(chain.ends_at().saturating_mul(1000));
-        let sent = Arc::new(SentChain {
-            hash: body_hash(token.expose_secret().as_bytes()),
-            token,
-            txn: chain.txn().to_owned(),
-            until: now.after(USED_FOR).min(end),
-        });
-        // One that was narrowed is checked for each method.
-        if let Some(name) = name.filter(|_| !is_narrowed) {
-            self.chains.sent.insert(name, Arc::clone(&sent));
-        }
-        Ok(sent)
-    }
-
-    /// Returns a chain as another org sees it: `orgs` in place of the actors but the outermost, the root by a name that is
-    /// for the org `to` alone.
+    /// Returns a chain as another org sees it: `orgs` in place of the actors but the outermost, the root by a name that
+    /// is for the org `to` alone.
     fn hide(&self, chain: &Chain, orgs: &[String], to: &str) -> Result<Chain, Rejection> {
         let issuer = self.config.get().issuer();
         let pairwise = body_hash(json!([issuer, to, chain.root_key()]).to_string().as_bytes());
@@ -457,21 +393,7 @@ impl Identity {
         if let Some(outermost) = chain.actors().next() {
             act = Some(actor(outermost, act));
         }
-        self.signed.seal_chain(chain, (sub.into(), act))
-    }
-
-    /// Verifies a chain token that was handed to `holder`.
-    ///
-    /// # Errors
-    /// As [`Identity::with_chain`].
-    pub async fn verify_context(
-        &self,
-        token: &str,
-        holder: &Proof,
-    ) -> Result<Arc<Chain>, Rejection> {
-        let chain = self.read_chain(token, holder).await?;
-        self.check_chain(&chain)?;
-        Ok(chain)
+        self.seal_chain(chain, (sub.into(), act))
     }
 
     /// Exchanges a chain for a token with which `caller`, who acts on it, calls `target`.
@@ -546,7 +468,7 @@ impl Identity {
         let ttl = Duration::from_secs(ttl.as_secs().min(left));
         let exp = now.saturating_add_unsigned(ttl.as_secs());
         let shown = match hidden {
-            Some(shown) => self.signed.seal_chain(chain, shown)?,
+            Some(shown) => self.seal_chain(chain, shown)?,
             None => chain.clone(),
         };
         let claims = shown.to_claims(&self.config.get().issuer(), audience, usage, exp);
@@ -555,7 +477,7 @@ impl Identity {
     }
 
     fn sign_chain(&self, claims: &Map<String, Value>) -> Result<SecretString, Rejection> {
-        let signed = self.signed.keys.sign(CHAIN_TYP, claims).map_err(|error| {
+        let signed = self.keys.sign(CHAIN_TYP, claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the token could not be signed").with_cause(error)
         })?;
         if signed.len() > TOKEN_MAX {
@@ -566,7 +488,7 @@ impl Identity {
     }
 }
 
-/// Returns the keys by which the credential of a proof, and whom it proves, are revoked.
+/// Returns the keys by which a credential and its principal are revoked.
 fn own_keys(proof: &Proof) -> impl Iterator<Item = &str> {
     let signed = proof.revocable().into_iter().flat_map(|own| &own.keys);
     signed.map(|key| &**key).chain(proof.link_key.as_deref())

@@ -7,6 +7,7 @@
 mod account;
 mod authenticate;
 mod caller_tokens;
+mod chain_cache;
 mod chain_token;
 mod chains;
 mod credential;
@@ -25,8 +26,9 @@ mod workspace_states;
 
 pub use self::authenticate::{Identity, SLOW_BODY};
 pub use self::caller_tokens::CallerToken;
+pub use self::chain_cache::SentChain;
 pub use self::chain_token::{Chain, Detail};
-pub use self::chains::{ChainCall, Exchanged, ON_BEHALF_OF, SentChain, chain_revoked};
+pub use self::chains::{ChainCall, Exchanged, ON_BEHALF_OF, chain_revoked};
 pub use self::credential::{
     CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,
 };

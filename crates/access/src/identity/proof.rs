@@ -12,6 +12,7 @@ use super::credential::CredentialHash;
 use super::role::{Operator, Role};
 use crate::identity::revocations::Revocable;
 use kernel::closed_set::words;
+use kernel::config::ChainMode;
 use kernel::ids::{WorkspaceId, WorkspaceIncarnation};
 use kernel::rejection::{Reason, Rejection};
 use kernel::shares::Account;
@@ -175,7 +176,7 @@ pub struct Proof {
     pub(super) link_key: Option<Box<str>>,
     /// The groups of a person that rules name.
     pub(super) groups: Box<[String]>,
-    /// On whose behalf it acts.
+    /// The chain on which it acts.
     pub(super) chain: Option<Arc<Chain>>,
 }
 
@@ -223,7 +224,7 @@ impl Proof {
         }
     }
 
-    /// Returns the owner, whoever is at the root.
+    /// Returns the owner without the root of a chain.
     pub(super) fn own_name(&self) -> String {
         let (user, org, within) = match &self.principal {
             Principal::Canvas {
@@ -330,6 +331,36 @@ impl Proof {
             .with_fact("needed_role", needed.as_str())),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the chain on which the caller acts.
+    pub fn chain(&self) -> Option<&Arc<Chain>> {
+        self.chain.as_ref()
+    }
+
+    /// Returns the proof on a chain that was stored with its call.
+    #[must_use]
+    pub fn on_chain(self, chain: Option<Arc<Chain>>) -> Self {
+        Self { chain, ..self }
+    }
+
+    /// Returns whether a call of the caller carries a chain: one that it has, or one that begins with it.
+    pub fn sends_chain(&self, mode: ChainMode) -> bool {
+        match mode {
+            ChainMode::Never => false,
+            ChainMode::Always => true,
+            ChainMode::Person => self.chain.is_some() || self.is_person(),
+        }
+    }
+
+    /// Returns the groups of a person that rules may name.
+    pub fn groups(&self) -> &[String] {
+        &self.groups
+    }
+
+    /// True if a credential proves a person.
+    pub fn is_person(&self) -> bool {
+        matches!(self.principal, Principal::Canvas { .. }) && self.kind != CredentialKind::Open
     }
 
     /// True until it expires, or the key that signed it is withdrawn.

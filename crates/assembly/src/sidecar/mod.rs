@@ -206,7 +206,8 @@ impl Sidecar {
         PairClaims::verify(token, head, &keys, issuer, audience)
     }
 
-    /// Verifies the chain token of a request, `field`, beside the caller token. Returns its root; `None`: there is none.
+    /// Verifies the chain token of a request, `field`, beside the caller token. Returns its root; `None`: there is
+    /// none.
     ///
     /// # Errors
     /// `unauthenticated`, also if it is missing.

@@ -58,7 +58,7 @@ pub(crate) async fn exchange_token(
                 .on_chain(Some(Arc::clone(&chain)));
             let checked = gateway.check_chain(&proof, &permit).await;
             checked.map_err(refuse_subject).map_err(hide_target)?;
-            let made = identity.issue_call(&chain, &proof, &target)?;
+            let made = identity.signed.issue_call(&chain, &proof, &target)?;
             (made, "Bearer")
         }
         JWT if target == client.id => {
@@ -68,7 +68,9 @@ pub(crate) async fn exchange_token(
                 refuse("invalid_request", message)
             })?;
             (
-                identity.narrow_context(&chain, &client.id, &details)?,
+                identity
+                    .signed
+                    .narrow_context(&chain, &client.id, &details)?,
                 "N_A",
             )
         }

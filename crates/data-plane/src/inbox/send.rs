@@ -164,7 +164,7 @@ impl OutgoingMessage<'_> {
         let mut new = NewActivity::message(&target, source, owner.clone(), method, text);
         new.context_id = call.params.message_context().map(str::to_owned);
         new.hops = Some(self.admitted.hops);
-        new.chain = stored_chain(&inbox.gateway.identity.to_stored(proof, None));
+        new.chain = stored_chain(&inbox.gateway.identity.signed.to_stored(proof, None));
         new.account = proof.account;
         let mut continued = None;
         if let Some(id) = call.params.continued_task() {

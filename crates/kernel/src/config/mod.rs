@@ -263,7 +263,7 @@ sections! {
         #[serde(default)]
         require: Vec<RootRule>,
     }
-    /// `[chain]`: on whose behalf agents act.
+    /// `[chain]`: chains of delegation.
     Chain {
         /// Lifetime of a chain, from the call of its root.
         ttl: Duration as "duration",

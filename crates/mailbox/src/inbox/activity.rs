@@ -93,7 +93,7 @@ pub struct NewActivity {
     pub continues_as: TaskState,
     /// Gateways that the call has gone through, this one included. `None`: it is no call.
     pub hops: Option<u32>,
-    /// On whose behalf the call is made: a [`Chain`](access::identity::Chain) as JSON.
+    /// The chain of the call: a [`Chain`](access::identity::Chain) as JSON.
     pub chain: Option<String>,
     /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
     pub id: Option<String>,

@@ -508,7 +508,7 @@ const FIND_KEY: &str = concat!(
      AND state NOT IN ('failed', 'expired')"
 );
 
-/// Selects the delegations of one life of a workspace, whoever is at the root of each.
+/// Selects the delegations of one life of a workspace, for all roots.
 macro_rules! delegations_page {
     () => {
         " FROM mailbox_items WHERE source_id = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) \

@@ -238,7 +238,7 @@ CREATE TABLE activity_logs (
     owner          TEXT   NOT NULL,
     -- How many gateways the entry's call has gone through, this one included. NULL: the entry is no call.
     hops           BIGINT,
-    -- On whose behalf the call is made, as JSON. NULL: it has no chain.
+    -- The chain of the call, as JSON. NULL: it has no chain.
     chain          TEXT,
     -- The account of the sender and its group, which limit each sender's share of an inbox. 0: none.
     account        BIGINT NOT NULL DEFAULT 0,
