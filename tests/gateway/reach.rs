@@ -17,7 +17,7 @@ use a2a_gateway::workspace::{CandidateQuery, Search, Workspaces};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, assert_refusal, card, servers,
+    ADMIN, Answer, Builder, Gateway, Pair, Request, assert_refusal, card, servers,
 };
 use crate::operators;
 use crate::tokens::token;
@@ -327,43 +327,6 @@ on_both_pairs! {
 }
 
 on_embedded! {
-    async fn peers_are_found_by_what_their_cards_say() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let idle = async || Agent::json("{}").await;
-        let me = gateway.seat("me", "", idle().await).await;
-        for (id, skill, tag, mode) in [
-            ("a", "plan", "release", "text/plain"),
-            ("b", "pay", "money", "application/json"),
-            ("c", "Plan", "money", "image/png"),
-        ] {
-            let card = json!({"name": id, "skills": [{"id": skill, "name": "s", "tags": [tag], "outputModes": [mode]}],
-                "defaultInputModes": ["text/plain"]});
-            gateway.seat_of(card, "", idle().await).await;
-        }
-        let find = async |query: &str| {
-            let path = format!("/registry/me/peers?{query}");
-            let answer = gateway.call(&Request::get(path).bearer(&me.token)).await;
-            let found = answer.json().as_array().map(|all| all.iter().map(|one| one["id"].clone()).collect::<Vec<_>>());
-            (answer.status, found.unwrap_or_default(), answer.field("link").is_some())
-        };
-        for (query, expected) in [
-            ("skill=plan", vec!["a", "c"]),
-            ("skill=money", vec!["b", "c"]),
-            ("skill=pla", vec![]),
-            ("mode=image/png", vec!["c"]),
-            ("mode=text/plain", vec!["a", "b", "c"]),
-            ("skill=money&mode=application/json", vec!["b"]),
-            ("skill=money&q=c", vec!["c"]),
-            ("skill=&mode=", vec!["a", "b", "c"]),
-        ] {
-            assert_eq!(find(query).await, (200, expected.into_iter().map(Value::from).collect(), false), "{query}");
-        }
-        // A page is filled from those behind it.
-        assert_eq!(find("skill=money&limit=1").await, (200, vec!["b".into()], true));
-        assert_eq!(find("skill=a&skill=b").await.0, 400);
-        assert_eq!(find("mode=%07").await.0, 400);
-    }
-
     async fn peers_checks_and_lists_agree_with_any_lineage() {
         let tree = Tree::new(Pair::Embedded, "any").await;
         peers_are_whom_access_is_allowed_to(&tree, "bot dev lead ops qa root2").await;

@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use axum::Json as Answer;
-use axum::extract::{FromRequestParts, Query, State};
+use axum::extract::State;
 use axum::response::Response;
-use http::request::Parts;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::body::Json;
-use super::extract::{Caller, PathId, is_name, not_permitted};
+use super::extract::{Caller, PathId, not_permitted};
 use super::page::{Filter, Page};
 use super::workspaces::workspace_views;
 use access::identity::Principal;
@@ -20,7 +18,7 @@ use access::workspace::{CandidateQuery, Status};
 use assembly::gateway::Gateway;
 use directory::{ListReader, Peer};
 use kernel::ids::WorkspaceId;
-use kernel::rejection::{Reason, Rejection};
+use kernel::rejection::Rejection;
 
 /// The reason a workspace gets about a pair it is not permitted to know, whatever the cause: ids cannot be probed.
 const NO_RULE: &str = "no rule lets the caller message the target, or one of the two does not exist: \
@@ -59,113 +57,26 @@ pub(super) async fn list_peers(
     caller: Caller,
     page: Page,
     filter: Filter,
-    cards: CardFilter,
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     if filter.status == Some(Status::Removed) {
         return Ok(page.to_response::<Peer>(&[], None));
     }
+    let reached = gateway
+        .hierarchy
+        .list_peers(&id, &list_wish(&page, &filter))
+        .await?;
+    let next = page.after_last(&reached.found, reached.more);
     let sight = match caller.principal() {
         Principal::Workspace { .. } => ListReader::Internal,
         _ => ListReader::Host,
     };
-    let (mut peers, mut after) = (Vec::new(), page.after.clone());
-    let most = usize::try_from(page.limit).unwrap_or(usize::MAX);
-    let mut rounds = 0..PAGES_READ_MAX;
-    loop {
-        let wish = CandidateQuery {
-            after: &after,
-            limit: page.limit - u32::try_from(peers.len()).unwrap_or(0),
-            ..list_wish(&page, &filter)
-        };
-        let reached = gateway.hierarchy.list_peers(&id, &wish).await?;
-        let next = page.after_last(&reached.found, reached.more);
-        let last = reached.found.last().map(|(id, _)| id.to_string());
-        let found = gateway.directory.views.load_peers(reached.found, sight);
-        peers.extend(found.await?.into_iter().filter(|peer| cards.holds(peer)));
-        match last.filter(|_| reached.more && peers.len() < most && rounds.next().is_some()) {
-            Some(last) => after = last,
-            // A page with fewer than may be is not the last one if it has a next one.
-            None => return Ok(page.to_response(&peers, next)),
-        }
-    }
-}
-
-/// Pages of peers that are read for one page of those whose cards fit.
-const PAGES_READ_MAX: usize = 20;
-
-/// The filter of peers by their registered cards: `?skill=&mode=`.
-pub(super) struct CardFilter {
-    skill: Option<String>,
-    mode: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct CardFilterQuery {
-    skill: Option<String>,
-    mode: Option<String>,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for CardFilter {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let query = Query::<CardFilterQuery>::from_request_parts(parts, state).await;
-        let read = |text: Option<String>| match text.map(|text| text.trim().to_owned()) {
-            Some(text) if !text.is_empty() && !is_name(&text) => Err(()),
-            text => Ok(text.filter(|text| !text.is_empty())),
-        };
-        let wrong = || {
-            let message = "`skill` and `mode` stand once at most, with at most 256 characters, none of them a control character";
-            Rejection::new(Reason::InvalidParams, message)
-        };
-        let Query(query) = query.map_err(|_| wrong())?;
-        Ok(Self {
-            skill: read(query.skill).map_err(|()| wrong())?,
-            mode: read(query.mode).map_err(|()| wrong())?,
-        })
-    }
-}
-
-impl CardFilter {
-    /// True if the card has the skill, by its id, name or a tag, and the media type, of input or output.
-    fn holds(&self, peer: &Peer) -> bool {
-        if self.skill.is_none() && self.mode.is_none() {
-            return true;
-        }
-        let card = peer.agent_card.as_ref();
-        let card: Value = card
-            .and_then(|card| serde_json::from_str(card.get()).ok())
-            .unwrap_or_default();
-        let skills = card["skills"].as_array().map_or(&[][..], Vec::as_slice);
-        let lists = |node: &Value, names: [&str; 2], wanted: &str| {
-            let named = names
-                .iter()
-                .filter_map(|name| node[*name].as_array())
-                .flatten();
-            named
-                .filter_map(Value::as_str)
-                .any(|one| one.eq_ignore_ascii_case(wanted))
-        };
-        let has_skill = |wanted: &str| {
-            skills.iter().any(|skill| {
-                let texts = ["id", "name"]
-                    .iter()
-                    .filter_map(|name| skill[*name].as_str());
-                texts
-                    .into_iter()
-                    .any(|one| one.eq_ignore_ascii_case(wanted))
-                    || lists(skill, ["tags", ""], wanted)
-            })
-        };
-        let has_mode = |wanted: &str| {
-            lists(&card, ["defaultInputModes", "defaultOutputModes"], wanted)
-                || skills
-                    .iter()
-                    .any(|skill| lists(skill, ["inputModes", "outputModes"], wanted))
-        };
-        self.skill.as_deref().is_none_or(has_skill) && self.mode.as_deref().is_none_or(has_mode)
-    }
+    let peers = gateway
+        .directory
+        .views
+        .load_peers(reached.found, sight)
+        .await?;
+    Ok(page.to_response(&peers, next))
 }
 
 fn list_wish<'a>(page: &'a Page, filter: &'a Filter) -> CandidateQuery<'a> {
