@@ -104,6 +104,23 @@ impl Stage {
         catalogue
     }
 
+    /// Ids of the peers that fit, from pages of one.
+    async fn peers(&self, token: &str, id: &str, query: &str) -> BTreeSet<String> {
+        let mut seen = BTreeSet::new();
+        let mut next = format!("/registry/{id}/peers?limit=1&{query}");
+        loop {
+            let answer = self.get(Some(token), &next).await.has(200);
+            let page = answer.json();
+            let page = page.as_array().unwrap().iter();
+            seen.extend(page.map(|peer| peer["id"].as_str().unwrap().to_owned()));
+            let Some(link) = answer.field("link") else {
+                return seen;
+            };
+            let target = link.strip_prefix('<').unwrap();
+            next = target.strip_suffix(">; rel=\"next\"").unwrap().to_owned();
+        }
+    }
+
     /// The ids that `check-access` allows the workspace.
     async fn permitted(&self, id: &str) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
@@ -210,6 +227,26 @@ on_both_pairs! {
         let path = format!("/grants/{}", grant["id"].as_str().unwrap());
         operators::call(&stage.gateway, "DELETE", &path, ADMIN, Value::Null).await.has(200);
         until_holds("its end", async || stage.seen(Some(spy)).await == before).await;
+
+        // Peers fit by skill and mode, within what the caller may call.
+        let pm = stage.token("pm");
+        for (query, found) in [
+            ("skill=dev-wea", "dev"),
+            ("skill=RAIN+forecast", "dev qa"),
+            ("skill=weather&q=qa", "qa"),
+            ("skill=weather+nothing", ""),
+            ("skill=spy-weather", ""),
+            ("skill=%21", ""),
+            ("skill=+&mode=", "dev qa"),
+            ("mode=Text/Plain&skill=acme", "dev qa"),
+            ("mode=text", ""),
+        ] {
+            assert_eq!(stage.peers(pm, "pm", query).await, set(found), "{query}");
+        }
+        assert_eq!(stage.peers(ADMIN, "pm", "skill=weather").await, set("dev qa"));
+        stage.get(Some(pm), "/registry/pm/peers?skill=%07").await.has(400);
+        stage.get(Some(pm), "/registry/pm/peers?mode=a&mode=b").await.has(400);
+        stage.get(Some(pm), "/registry/dev/peers?skill=weather").await.has(403);
 
         // A stop hides what it refuses; a pause does not.
         let stop = json!({"scope": {"workspace": "qa"}, "mode": "new", "reason": "loops"});
