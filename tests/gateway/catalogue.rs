@@ -289,6 +289,37 @@ on_embedded! {
         assert_eq!(stage.get(Some(pm), "/.well-known/ard.json?page=2").await.status, 400);
     }
 
+    async fn over_a_thousand_agents_are_in_nested_catalogues() {
+        let gateway = Builder::new(Pair::Embedded).set("catalog.publisher", PUBLISHER).start().await;
+        let all: BTreeSet<String> = (0..2_100).map(|n| format!("agent-{n:04}")).collect();
+        let workspaces: Vec<_> = all.iter().map(|id| json!({"id": id, "name": id, "org": "acme"})).collect();
+        let policy = json!({"version": 1, "workspaces": workspaces});
+        operators::call(&gateway, "POST", "/policy", ADMIN, policy).await.has(200);
+        let org = token(&gateway, "/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
+        let foreign = token(&gateway, "/canvas/tokens", r#"{"user":"eve","org":"other"}"#).await;
+        for token in [ADMIN, &org] {
+            let root = gateway.call(&Request::get(FILES[1].0).bearer(token)).await.has(200).json();
+            let entries = root["entries"].as_array().unwrap();
+            let (nested, own) = entries.split_at(entries.len() - 1);
+            assert_eq!(own[0]["type"], "application/ai-registry+json");
+            let mut seen = BTreeSet::new();
+            for entry in nested {
+                assert_eq!(entry["type"], "application/ai-catalog+json", "{entry}");
+                let (_, path) = entry["url"].as_str().unwrap().split_once("/.well-known/").unwrap();
+                let path = format!("/.well-known/{path}");
+                let part = gateway.call(&Request::get(&path).bearer(token)).await.has(200).json();
+                let found = ids(&part["entries"]);
+                assert!((1..=1_000).contains(&found.len()), "{path}: {}", found.len());
+                assert!(found.is_disjoint(&seen), "{path}");
+                seen.extend(found);
+                // A link gives a stranger nothing.
+                let other = gateway.call(&Request::get(&path).bearer(&foreign)).await.has(200).json();
+                assert_eq!(other["entries"], json!([]));
+            }
+            assert_eq!((nested.len(), &seen), (3, &all));
+        }
+    }
+
     async fn a_search_passes_the_checks_of_registries() {
         let stage = Stage::new(Pair::Embedded).await;
         let pm = Some(stage.token("pm"));
