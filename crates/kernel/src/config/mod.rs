@@ -253,6 +253,14 @@ sections! {
     Access {
         /// Reach of the rule between ancestors and descendants.
         lineage: LineageReach,
+        /// `[access.observe]`
+        observe: AccessObserve,
+    }
+    /// `[access.observe]`: members of `[access]` that shall come. They are judged and recorded, and refuse nothing.
+    AccessObserve {
+        /// As [`Access::lineage`].
+        #[serde(default)]
+        lineage: Option<LineageReach>,
     }
     /// `[a2a]`: processing of calls.
     A2a {
