@@ -355,11 +355,12 @@ impl Caps {
     }
 }
 
-/// True if the subject is a caller, a pair or a target of these. Runs, contexts and orgs cannot be told apart.
+/// True if calls over `cap` are refused. What is observed is counted nowhere but at its replica.
 fn is_enforced(cap: &Cap) -> bool {
     cap.mode == GuardMode::Enforce
 }
 
+/// True if the subject is a caller, a pair or a target of these. Runs, contexts and orgs cannot be told apart.
 fn is_among(per: CapPer, subject: &Subject, among: &HashSet<String>) -> bool {
     match per {
         CapPer::Caller | CapPer::Target => among.contains(&subject.name),
