@@ -400,8 +400,8 @@ impl Hierarchy {
         }
     }
 
-    /// Judges a call of a workspace by `[access.observe]`. Returns whether that would allow it, if it would do otherwise
-    /// than `permit` did. The places of both are in memory by then; what cannot be read is not judged.
+    /// Judges a call of a workspace by `[access.observe]`. Returns whether that would allow it, if it would do
+    /// otherwise than `permit` did. The places of both are in memory by then; what cannot be read is not judged.
     pub async fn observe_rule(
         &self,
         proof: &Proof,
