@@ -104,6 +104,23 @@ impl Stage {
         catalogue
     }
 
+    /// Ids of the peers that fit, from pages of one.
+    async fn peers(&self, token: &str, id: &str, query: &str) -> BTreeSet<String> {
+        let mut seen = BTreeSet::new();
+        let mut next = format!("/registry/{id}/peers?limit=1&{query}");
+        loop {
+            let answer = self.get(Some(token), &next).await.has(200);
+            let page = answer.json();
+            let page = page.as_array().unwrap().iter();
+            seen.extend(page.map(|peer| peer["id"].as_str().unwrap().to_owned()));
+            let Some(link) = answer.field("link") else {
+                return seen;
+            };
+            let target = link.strip_prefix('<').unwrap();
+            next = target.strip_suffix(">; rel=\"next\"").unwrap().to_owned();
+        }
+    }
+
     /// The ids that `check-access` allows the workspace.
     async fn permitted(&self, id: &str) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
@@ -211,6 +228,26 @@ on_both_pairs! {
         operators::call(&stage.gateway, "DELETE", &path, ADMIN, Value::Null).await.has(200);
         until_holds("its end", async || stage.seen(Some(spy)).await == before).await;
 
+        // Peers fit by skill and mode, within what the caller may call.
+        let pm = stage.token("pm");
+        for (query, found) in [
+            ("skill=dev-wea", "dev"),
+            ("skill=RAIN+forecast", "dev qa"),
+            ("skill=weather&q=qa", "qa"),
+            ("skill=weather+nothing", ""),
+            ("skill=spy-weather", ""),
+            ("skill=%21", ""),
+            ("skill=+&mode=", "dev qa"),
+            ("mode=Text/Plain&skill=acme", "dev qa"),
+            ("mode=text", ""),
+        ] {
+            assert_eq!(stage.peers(pm, "pm", query).await, set(found), "{query}");
+        }
+        assert_eq!(stage.peers(ADMIN, "pm", "skill=weather").await, set("dev qa"));
+        stage.get(Some(pm), "/registry/pm/peers?skill=%07").await.has(400);
+        stage.get(Some(pm), "/registry/pm/peers?mode=a&mode=b").await.has(400);
+        stage.get(Some(pm), "/registry/dev/peers?skill=weather").await.has(403);
+
         // A stop hides what it refuses; a pause does not.
         let stop = json!({"scope": {"workspace": "qa"}, "mode": "new", "reason": "loops"});
         operators::call(&stage.gateway, "POST", "/stops", ADMIN, stop).await.has(201);
@@ -250,6 +287,37 @@ on_embedded! {
         assert!(entry["url"].as_str().unwrap().ends_with("/workspaces/open/a2a/.well-known/agent-card.json"));
         assert_eq!(stage.get(Some("a2aw_wrong"), FILES[0].0).await.status, 401);
         assert_eq!(stage.get(Some(pm), "/.well-known/ard.json?page=2").await.status, 400);
+    }
+
+    async fn over_a_thousand_agents_are_in_nested_catalogues() {
+        let gateway = Builder::new(Pair::Embedded).set("catalog.publisher", PUBLISHER).start().await;
+        let all: BTreeSet<String> = (0..2_100).map(|n| format!("agent-{n:04}")).collect();
+        let workspaces: Vec<_> = all.iter().map(|id| json!({"id": id, "name": id, "org": "acme"})).collect();
+        let policy = json!({"version": 1, "workspaces": workspaces});
+        operators::call(&gateway, "POST", "/policy", ADMIN, policy).await.has(200);
+        let org = token(&gateway, "/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
+        let foreign = token(&gateway, "/canvas/tokens", r#"{"user":"eve","org":"other"}"#).await;
+        for token in [ADMIN, &org] {
+            let root = gateway.call(&Request::get(FILES[1].0).bearer(token)).await.has(200).json();
+            let entries = root["entries"].as_array().unwrap();
+            let (nested, own) = entries.split_at(entries.len() - 1);
+            assert_eq!(own[0]["type"], "application/ai-registry+json");
+            let mut seen = BTreeSet::new();
+            for entry in nested {
+                assert_eq!(entry["type"], "application/ai-catalog+json", "{entry}");
+                let (_, path) = entry["url"].as_str().unwrap().split_once("/.well-known/").unwrap();
+                let path = format!("/.well-known/{path}");
+                let part = gateway.call(&Request::get(&path).bearer(token)).await.has(200).json();
+                let found = ids(&part["entries"]);
+                assert!((1..=1_000).contains(&found.len()), "{path}: {}", found.len());
+                assert!(found.is_disjoint(&seen), "{path}");
+                seen.extend(found);
+                // A link gives a stranger nothing.
+                let other = gateway.call(&Request::get(&path).bearer(&foreign)).await.has(200).json();
+                assert_eq!(other["entries"], json!([]));
+            }
+            assert_eq!((nested.len(), &seen), (3, &all));
+        }
     }
 
     async fn a_search_passes_the_checks_of_registries() {

@@ -134,7 +134,7 @@ declare_routes! {
     /// List the workspaces that this one may message (itself, operator).
     GET "/registry/{id}/peers" => reach::list_peers, Read,
         says op("registry", "listPeers").by("workspaceToken adminToken")
-            .lists::<directory::Peer>("A page of them, in order of id.").query("Cursor Limit Q StatusFilter")
+            .lists::<directory::Peer>("A page of them, in order of id.").query("Cursor Limit Q StatusFilter Skill Mode")
             .refuses("404 410");
     /// Whether one workspace may message another, and why (operator, either of the two).
     POST "/registry/check-access" => reach::check_access, Read,

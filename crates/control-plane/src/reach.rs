@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::body::Json;
+use super::catalogue::SkillFilter;
 use super::extract::{Caller, PathId, not_permitted};
 use super::page::{Filter, Page};
 use super::workspaces::workspace_views;
@@ -57,25 +58,26 @@ pub(super) async fn list_peers(
     caller: Caller,
     page: Page,
     filter: Filter,
+    skills: SkillFilter,
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     if filter.status == Some(Status::Removed) {
         return Ok(page.to_response::<Peer>(&[], None));
     }
-    let reached = gateway
-        .hierarchy
-        .list_peers(&id, &list_wish(&page, &filter))
-        .await?;
-    let next = page.after_last(&reached.found, reached.more);
+    let wish = list_wish(&page, &filter);
+    let (found, next) = if skills.is_empty() {
+        let reached = gateway.hierarchy.list_peers(&id, &wish).await?;
+        let next = page.after_last(&reached.found, reached.more);
+        (reached.found, next)
+    } else {
+        let (found, last) = skills.find_peers(&gateway, &id, wish).await?;
+        (found, Page::cursor_after(last.as_deref(), true))
+    };
     let sight = match caller.principal() {
         Principal::Workspace { .. } => ListReader::Internal,
         _ => ListReader::Host,
     };
-    let peers = gateway
-        .directory
-        .views
-        .load_peers(reached.found, sight)
-        .await?;
+    let peers = gateway.directory.views.load_peers(found, sight).await?;
     Ok(page.to_response(&peers, next))
 }
 

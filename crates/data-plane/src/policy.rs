@@ -82,7 +82,14 @@ pub(super) async fn authorize_target(
     proof: Arc<Proof>,
     target: &WorkspaceId,
 ) -> Result<AllowedCaller, Rejection> {
-    let permit = permit_target(gateway, &proof, target, &mut Live).await?;
+    let permit = permit_target(gateway, &proof, target, &mut Live).await;
+    let observed = gateway
+        .hierarchy
+        .observe_rule(&proof, target, permit.as_ref());
+    if let Some(allows) = observed.await {
+        exchange.record.observe("access.lineage".to_owned(), allows);
+    }
+    let permit = permit?;
     exchange.call.set_access(&permit);
     if exchange.call.method != Method::AgentCard {
         check_access(gateway, (&proof, &permit), &mut Live).await?;

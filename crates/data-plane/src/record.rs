@@ -274,6 +274,8 @@ pub(super) struct Record {
     pub(super) verdicts: Option<Arc<Verdicts>>,
     /// The counts of the call for caps. It counts nothing if it is dropped before the call is sent.
     pub(super) charge: Option<Box<Charge>>,
+    /// Observed rules that judge the call otherwise than those in force, and whether they would allow it.
+    observed: Vec<(String, bool)>,
     /// The span. `None` if the exchange is not traced.
     trace: Option<Box<Trace>>,
     /// The event bus that it is announced on, if it is.
@@ -364,6 +366,13 @@ impl Record {
         self.trace.as_mut()?.call.take()
     }
 
+    /// Records that an observed rule judges the call otherwise, once.
+    pub(super) fn observe(&mut self, rule: String, allows: bool) {
+        if !self.observed.iter().any(|(known, _)| *known == rule) {
+            self.observed.push((rule, allows));
+        }
+    }
+
     /// Ends the counts of the call for caps.
     fn settle_charge(&mut self, outcome: Outcome) {
         if let Some(mut charge) = self.charge.take() {
@@ -371,6 +380,9 @@ impl Record {
             let answered = outcome == Outcome::Answered && !self.is_stream;
             if answered && self.task.is_none() {
                 charge.began_no_task();
+            }
+            for cap in charge.take_observed() {
+                self.observe(format!("cap:{cap}"), false);
             }
         }
     }
@@ -719,7 +731,7 @@ impl Exchange {
             duration_ms: to_millis(elapsed),
             task_id: record.task.take(),
             bridged: call.translation.map(|fields| fields.label),
-            detail: with_stage(detail, record.refused_at),
+            detail: with_observed(with_stage(detail, record.refused_at), &record.observed),
             ..Draft::new(EventType::A2aCall)
         };
         if looks {
@@ -758,6 +770,10 @@ impl Drop for Exchange {
             metrics.record_head_time(shape, head, recorded);
         }
         self.record.settle_charge(outcome);
+        let differs = &self.call.metrics.caps.differs;
+        for (rule, allows) in &self.record.observed {
+            differs.with_label_values(&[rule, would(*allows)]).inc();
+        }
         self.publish_event(outcome, elapsed);
         self.show_in_console(outcome, elapsed);
         self.end_trace(outcome);
@@ -832,6 +848,22 @@ fn with_chain(
             detail.with_member(&name, value)
         });
     Some(added)
+}
+
+/// Returns what an observed rule would do with a call.
+const fn would(allows: bool) -> &'static str {
+    if allows { "allow" } else { "refuse" }
+}
+
+/// Adds the observed rules that judge a call otherwise to the detail of its audit record.
+fn with_observed(detail: Option<Detail>, observed: &[(String, bool)]) -> Option<Detail> {
+    if observed.is_empty() {
+        return detail;
+    }
+    let told = observed.iter();
+    let told = told.map(|(rule, allows)| json!({"rule": rule, "would": would(*allows)}));
+    let detail = detail.unwrap_or_default();
+    Some(detail.with_member("observed", told.collect()))
 }
 
 /// Searches a piece of a unary answer for the task and its state. Returns the task once it is found.

@@ -2,6 +2,7 @@
 
 mod counted;
 mod kept;
+mod observed;
 mod replicas;
 mod shown;
 

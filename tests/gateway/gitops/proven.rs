@@ -104,6 +104,14 @@ on_both_pairs! {
         assert_eq!(lines, ["group,caller,target,rule", "1,dev,,sibling", "1,pool,,sibling", ",dev,pm,child"]);
         let wrong = Request::get("/access/matrix?format=xlsx");
         gateway.as_operator(wrong).await.has(400);
+        // Pages go on after a pair of the longest ids.
+        let [long, longer] = ["a", "b"].map(|letter| letter.repeat(128));
+        let workspaces = json!([{"id": long, "name": "a", "org": "x"}, {"id": longer, "name": "b", "parent_id": long, "org": "x"}]);
+        apply(&gateway, "", &json!({"version": 1, "workspaces": workspaces})).await;
+        let page = read("?limit=2").await.json();
+        assert_eq!(page["access"][1]["target"], longer);
+        let next = format!("?limit=1&cursor={}", page["next_cursor"].as_str().unwrap());
+        assert_eq!(read(&next).await.json()["access"][0]["caller"], longer);
     }
 }
 

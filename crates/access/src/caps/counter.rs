@@ -170,6 +170,26 @@ impl Counter {
         }
     }
 
+    /// Judges a call by an observed cap, which this replica counts alone, by its whole limit. False: it is over it.
+    pub(super) fn observe_call(&self, cap: &Cap) -> bool {
+        let (now, mut state) = self.lock_state();
+        state.used_at = now;
+        state.measure_running(now);
+        if state.ends_at.is_none() {
+            state.begin_again();
+            (state.held, state.total, state.unreported) = (limit_of(cap), Some(0), 0);
+        }
+        if state.ends_at.is_none() || cap.window.is_none() {
+            state.ends_at = Some(now + cap.window.unwrap_or(IDLE));
+        }
+        if !cap.count.is_by_call() {
+            return state.unreported < limit_of(cap);
+        }
+        let fits = state.held > 0;
+        state.held = state.held.saturating_sub(1);
+        fits
+    }
+
     /// Returns the number of the present life, for [`Counter::give_back`].
     pub(super) fn life_number(&self) -> u64 {
         self.lock_state().1.number
@@ -257,6 +277,9 @@ impl Counter {
     pub(super) fn can_be_forgotten(&self) -> bool {
         let (now, state) = self.lock_state();
         let idle = now.duration_since(state.used_at) >= 5 * LEASE;
+        if self.place.index.is_empty() {
+            return idle && state.running == 0 && state.ends_at.is_none();
+        }
         idle && state.held == 0 && state.unreported == 0 && state.running == 0
     }
 
@@ -378,6 +401,8 @@ pub struct Charge {
     shows_task: bool,
     /// Bytes that were counted.
     bytes: u64,
+    /// Observed caps that the call is over.
+    observed: Vec<String>,
 }
 
 /// One count of a call.
@@ -395,6 +420,15 @@ impl Charge {
             count: cap.count,
             counter,
         });
+    }
+
+    pub(super) fn add_observed(&mut self, cap: &Cap) {
+        self.observed.push(cap.name.clone());
+    }
+
+    /// Takes the names of the observed caps that the call is over.
+    pub fn take_observed(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.observed)
     }
 
     /// True if the call counts for nothing.
@@ -496,6 +530,7 @@ mod tests {
             limit,
             window: Some(Duration::from_secs(60)),
             scope: Scope::all(),
+            mode: kernel::config::GuardMode::Enforce,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::hierarchy::{Hierarchy, Permit};
 use crate::identity::{Principal, Proof};
 use a2a::call_names::CallNames;
 use a2a::method::Method;
-use kernel::config::{Cap, CapCount, CapPer};
+use kernel::config::{Cap, CapCount, CapPer, GuardMode};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 use kernel::time::Timestamp;
@@ -293,7 +293,7 @@ impl Caps {
         }
         self.recall_all().await?;
         let mut all = Vec::new();
-        for cap in &config.cap {
+        for cap in config.cap.iter().filter(|cap| is_enforced(cap)) {
             if wanted.cap.is_none_or(|name| name == cap.name) {
                 all.push(self.measure_usage(cap, wanted).await?);
             }
@@ -343,7 +343,10 @@ impl Caps {
         let config = self.config.snapshot();
         self.recall_all().await?;
         let mut states = Vec::new();
-        for cap in config.cap.iter().filter(|cap| facts.is_in_scope(cap)) {
+        for cap in config.cap.iter().filter(|cap| is_enforced(cap)) {
+            if !facts.is_in_scope(cap) {
+                continue;
+            }
             let by_name = matches!(cap.per, CapPer::Run | CapPer::Context);
             let subject = facts.subject_for(cap).filter(|_| !by_name);
             let used = match &subject {
@@ -369,6 +372,11 @@ impl Caps {
         }
         Ok(states)
     }
+}
+
+/// True if calls over `cap` are refused. What is observed is counted nowhere but at its replica.
+fn is_enforced(cap: &Cap) -> bool {
+    cap.mode == GuardMode::Enforce
 }
 
 /// True if the subject is a caller, a pair or a target of these. Runs, contexts and orgs cannot be told apart.

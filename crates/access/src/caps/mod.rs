@@ -26,7 +26,7 @@ pub use self::counter::Charge;
 use self::counter::{Counter, TakeOutcome};
 use self::facts::index_key;
 pub use self::facts::{CapState, CapUsage, Facts, Names, UsageQuery};
-use kernel::config::{Cap, CapPer, Config, Live};
+use kernel::config::{Cap, CapPer, Config, GuardMode, Live};
 use kernel::deadline::ticks;
 use kernel::ids::ReplicaId;
 use kernel::metrics::{Metrics, set_count};
@@ -81,7 +81,8 @@ impl Caps {
         facts: &Facts,
     ) -> Result<Charge, Rejection> {
         let mut charge = Charge::default();
-        for cap in config.cap.iter().filter(|cap| facts.is_counted_by(cap)) {
+        let counted = || config.cap.iter().filter(|cap| facts.is_counted_by(cap));
+        for cap in counted().filter(|cap| cap.mode == GuardMode::Enforce) {
             let Some(counter) = self.counter_for(cap, facts) else {
                 continue;
             };
@@ -91,6 +92,19 @@ impl Caps {
                 self.require_room(cap, &counter).await?;
             }
             charge.add(cap, counter);
+        }
+        // Behind the others: what those refuse counts nothing.
+        for cap in counted().filter(|cap| cap.mode == GuardMode::Observe) {
+            let Some(counter) = self.counter_for(cap, facts) else {
+                continue;
+            };
+            let fits = counter.observe_call(cap);
+            if !fits {
+                charge.add_observed(cap);
+            }
+            if fits || !cap.count.is_by_call() {
+                charge.add(cap, counter);
+            }
         }
         Ok(charge)
     }
@@ -109,7 +123,12 @@ impl Caps {
 
     /// Returns the count of a call's subject.
     fn counter_for(&self, cap: &Cap, facts: &Facts) -> Option<Arc<Counter>> {
-        let place = facts.subject_for(cap)?.counter_key(cap);
+        let mut place = facts.subject_for(cap)?.counter_key(cap);
+        if cap.mode == GuardMode::Observe {
+            // No other replica, and no store, knows of it.
+            place.key.insert_str(0, "observed:");
+            place.index.clear();
+        }
         if let Some(counter) = self.counters.get(&place.key) {
             return Some(Arc::clone(&counter));
         }

@@ -2,6 +2,7 @@
 //! by the code that refuses its calls. The forms of others, AI Catalog 0.9 and ARD 0.91, are in [`entry`].
 
 mod entry;
+mod peers;
 mod search;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 use url::form_urlencoded;
 
 use self::entry::Entry;
+pub(super) use self::peers::SkillFilter;
 #[cfg(test)]
 pub(super) use self::search::SearchRequest;
 pub(super) use self::search::{explore, list_agents, read_agent, search_agents};

@@ -2,6 +2,7 @@
 //! (`docs/guide/policy-in-git.md`).
 
 mod difference;
+mod enforce;
 mod prove;
 mod replay;
 
@@ -16,6 +17,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use serde_saphyr::budget::BudgetBreach;
 
+pub use self::enforce::EnforceArguments;
 pub use self::prove::{
     AccessCommand, MatrixArguments, PolicyCommand, ProveArguments, run_access, run_policy,
 };

@@ -10,6 +10,7 @@ use super::super::access::OperatorAccess;
 use super::super::failure::Failure;
 use super::super::print;
 use super::super::table::format_json;
+use super::enforce::{EnforceArguments, run_enforce};
 use super::{read_policy, send_policy};
 use crate::usage::pass_file;
 
@@ -18,6 +19,8 @@ use crate::usage::pass_file;
 pub enum PolicyCommand {
     /// Prove the statements of a policy for the state that it leads to; exit status 1 if one does not hold
     Prove(ProveArguments),
+    /// Make the observed rules of a configuration file rules in force
+    Enforce(EnforceArguments),
 }
 
 /// `a2a-gateway policy prove FILE`.
@@ -57,7 +60,10 @@ pub struct MatrixArguments {
 
 /// Runs `a2a-gateway policy`.
 pub async fn run_policy(command: &PolicyCommand) -> Result<String, Failure> {
-    let PolicyCommand::Prove(arguments) = command;
+    let arguments = match command {
+        PolicyCommand::Prove(arguments) => arguments,
+        PolicyCommand::Enforce(arguments) => return run_enforce(arguments),
+    };
     let policy = read_policy(&arguments.file)?;
     let client = arguments.gateway.build_client()?;
     let prune = if arguments.prune { "true" } else { "false" };

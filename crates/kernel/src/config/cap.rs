@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::Scope;
-use super::guard::{NAME_MAX, is_name};
+use super::guard::{GuardMode, NAME_MAX, enforce_by_default, is_name};
 use super::tables::{self, entries};
 use super::value::duration;
 use crate::closed_set::words;
@@ -77,6 +77,9 @@ entries! {
         /// The targets of the calls that it counts.
         #[serde(default = "Scope::all")]
         scope: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
+        /// Whether calls over it are refused.
+        #[serde(default = "enforce_by_default")]
+        mode: GuardMode => "\"enforce\" or \"observe\"",
     }
 }
 
@@ -177,6 +180,7 @@ mod tests {
             (with("window", "60days".into()), "from 1s to 31days"),
             (with("window", 5.into()), "`window` must be a duration"),
             (with("per", "day".into()), "`per` must be \"run\""),
+            (with("mode", "off".into()), "`mode` must be \"enforce\""),
             (
                 with("count", "tokens".into()),
                 "`count` must be \"messages\"",

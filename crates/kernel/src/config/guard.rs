@@ -318,7 +318,7 @@ const fn deny_by_default() -> OnFailure {
     OnFailure::Deny
 }
 
-const fn enforce_by_default() -> GuardMode {
+pub(super) const fn enforce_by_default() -> GuardMode {
     GuardMode::Enforce
 }
 

@@ -262,6 +262,14 @@ sections! {
         /// `[[access.require]]`
         #[serde(default)]
         require: Vec<RootRule>,
+        /// `[access.observe]`
+        observe: AccessObserve,
+    }
+    /// `[access.observe]`: members of `[access]` that shall come. They are judged and recorded, and refuse nothing.
+    AccessObserve {
+        /// As [`Access::lineage`].
+        #[serde(default)]
+        lineage: Option<LineageReach>,
     }
     /// `[chain]`: chains of delegation.
     Chain {

@@ -189,6 +189,8 @@ families! {
     CapMetrics {
         refused: IntCounterVec = "a2a_gateway_cap_refusals_total" ["cap"],
             "Calls that were refused since a cap is reached, by its name in the configuration.";
+        differs: IntCounterVec = "a2a_gateway_policy_differs_total" ["rule", "would"],
+            "Calls that an observed rule judges otherwise than those in force, by the rule and what it would do: refuse, allow.";
         subjects: IntGauge = "a2a_gateway_cap_subjects",
             "Runs, contexts, callers, pairs, targets and orgs that this replica counts for caps.";
         dropped: IntCounter = "a2a_gateway_cap_subjects_dropped_total",

@@ -413,6 +413,45 @@ impl Hierarchy {
         }
     }
 
+    /// Judges a call of a workspace by `[access.observe]`. Returns whether that would allow it, if it would do
+    /// otherwise than `permit` did. The places of both are in memory by then; what cannot be read is not judged.
+    pub async fn observe_rule(
+        &self,
+        proof: &Proof,
+        target: &WorkspaceId,
+        permit: Result<&Permit, &Rejection>,
+    ) -> Option<bool> {
+        let reach = self.config.get().access.observe.lineage?;
+        let Principal::Workspace { id } = &proof.principal else {
+            return None;
+        };
+        let was_refused = match permit {
+            Ok(permit) => {
+                let is_by_line = matches!(permit.rule, Rule::Ancestor | Rule::Descendant);
+                if reach == LineageReach::Any || !is_by_line {
+                    return None;
+                }
+                false
+            }
+            Err(refusal) => {
+                let is_bound = proof.kind == CredentialKind::Enrolment
+                    || proof.only_to.as_ref().is_some_and(|only| only != target);
+                if reach == LineageReach::Direct
+                    || refusal.reason != Reason::NotPermitted
+                    || is_bound
+                {
+                    return None;
+                }
+                true
+            }
+        };
+        let from = self.load_lineage(id).await.ok()??;
+        let to = self.load_lineage(target).await.ok()??;
+        let is_granted = !was_refused && self.grants.has_grant(id, target, &mut ()).await.ok()?;
+        let allows = is_granted || (decide(&from, &to, reach).is_ok() && !from.paused);
+        (allows == was_refused).then_some(allows)
+    }
+
     /// Returns `access.lineage` in force.
     pub(super) fn lineage_reach(&self) -> LineageReach {
         self.config.get().access.lineage

@@ -207,7 +207,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("server.listen" | "admin.listen", _) => "127.0.0.1:9".into(),
             ("admin.auth", _) => "token".into(),
             ("auth.mode", _) => "open".into(),
-            ("access.lineage", _) => "any".into(),
+            ("access.lineage" | "access.observe.lineage", _) => "any".into(),
             ("a2a.complete" | "a2a.bridge", _) => "off".into(),
             ("a2a.refusal_status", _) => "200".into(),
             ("address.profile", _) => "strict".into(),
