@@ -452,7 +452,9 @@ on_embedded! {
         house.call(&house.seat("a").token, "p", None).await.has(200);
         let read = async |token: &str| {
             let read = Request::get("/workspaces/p/activity").bearer(token);
-            house.gateway.call(&read).await.has(200).json().as_array().unwrap().clone()
+            let mut entries = house.gateway.call(&read).await.has(200).json().as_array().unwrap().clone();
+            entries.sort_by_key(|entry| entry["seq"].as_u64());
+            entries
         };
         let chains = async || -> Vec<Value> {
             read(&token).await.iter().map(|one| one["on_behalf_of"].as_str().map_or(Value::Null, claims)).collect()

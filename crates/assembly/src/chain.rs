@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::gateway::Gateway;
 use access::hierarchy::{Permit, Rule};
 use access::identity::{Chain, ChainCall, Proof, SentChain, chain_revoked};
-use kernel::config::{ChainReach, RequiredRoot};
+use kernel::config::{ChainReach, GuardMode, RequiredRoot, RootRule};
 use kernel::ids::WorkspaceId;
 use kernel::rejection::{Reason, Rejection};
 
@@ -14,6 +14,12 @@ impl Gateway {
     /// True if [`Gateway::check_chain`] may refuse a call of `proof`.
     pub fn has_chain_rules(&self, proof: &Proof) -> bool {
         proof.chain().is_some() || !self.config().access.require.is_empty()
+    }
+
+    /// True if a rule of `access.require` that is only observed would refuse a permitted call.
+    pub fn observes_missing_root(&self, proof: &Proof, permit: &Permit) -> bool {
+        let is_met = self.check_root(proof, permit, GuardMode::Observe);
+        is_met.is_err()
     }
 
     /// Checks the chain on which a permitted call is made, and that its root is one that the target requires. Decides
@@ -30,7 +36,7 @@ impl Gateway {
                 self.check_ends(chain, permit.target()).await?;
             }
         }
-        self.check_root(proof, permit)
+        self.check_root(proof, permit, GuardMode::Enforce)
     }
 
     /// Checks that each actor may call the next one now.
@@ -72,14 +78,15 @@ impl Gateway {
         }
     }
 
-    /// Checks that the root is one that the target requires.
-    fn check_root(&self, proof: &Proof, permit: &Permit) -> Result<(), Rejection> {
+    /// Checks that the root is one that the target requires by rules of this mode.
+    fn check_root(&self, proof: &Proof, permit: &Permit, mode: GuardMode) -> Result<(), Rejection> {
         let config = self.config();
         let target_org = permit
             .target_lineage()
             .and_then(|place| place.org.as_deref());
-        let covers =
-            |rule: &&kernel::config::RootRule| rule.targets.covers(permit.target(), target_org);
+        let covers = |rule: &&RootRule| {
+            rule.mode == mode && rule.targets.covers(permit.target(), target_org)
+        };
         for rule in config.access.require.iter().filter(covers) {
             let chain = proof.chain();
             let is_person =

@@ -83,13 +83,18 @@ pub(super) async fn authorize_target(
     target: &WorkspaceId,
 ) -> Result<AllowedCaller, Rejection> {
     let permit = permit_target(gateway, &proof, target, &mut Live).await;
-    let observed = gateway
-        .hierarchy
-        .observe_rule(&proof, target, permit.as_ref());
-    if let Some(allows) = observed.await {
-        exchange.record.observe("access.lineage".to_owned(), allows);
+    if gateway.config().access.observe.lineage.is_some() {
+        let observed = gateway
+            .hierarchy
+            .observe_rule(&proof, target, permit.as_ref());
+        if let Some(allows) = box_cold_path(observed).await {
+            exchange.record.observe("access.lineage".to_owned(), allows);
+        }
     }
     let permit = permit?;
+    if gateway.observes_missing_root(&proof, &permit) {
+        exchange.record.observe("access.require".to_owned(), false);
+    }
     exchange.call.set_access(&permit);
     if exchange.call.method != Method::AgentCard {
         check_access(gateway, (&proof, &permit), &mut Live).await?;

@@ -144,11 +144,15 @@ fn an_instance_is_named_by_host_and_port() {
 
 #[test]
 fn a_port_at_which_something_listens_is_refused() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let error = free_port(Some(port)).unwrap_err().to_string();
-    assert!(error.contains("--port"), "{error}");
-    drop(listener);
-    assert_eq!(free_port(Some(port)).unwrap(), port);
+    // Another process may take a port as soon as it is free.
+    let is_free_again = (0..20).any(|_| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let error = free_port(Some(port)).unwrap_err().to_string();
+        assert!(error.contains("--port"), "{error}");
+        drop(listener);
+        free_port(Some(port)).ok() == Some(port)
+    });
+    assert!(is_free_again);
     assert_ne!(free_port(None).unwrap(), 0);
 }

@@ -39,6 +39,18 @@ on_embedded! {
         assert!(cap(&gateway, "seen").await.is_null());
     }
 
+    async fn an_observed_root_tells_which_calls_it_would_refuse() {
+        let rules = json!([{"targets": ["low"], "root": "person", "mode": "observe"}]);
+        let gateway = Builder::new(Pair::Embedded).set("access.require", &rules.to_string()).start().await;
+        let top = gateway.seat("top", "", Agent::scripted(hello).await).await;
+        let low = gateway.seat("low", "top", Agent::scripted(hello).await).await;
+        for (to, by) in [(&low, &top), (&top, &low)] {
+            gateway.call(&send(to, by, &in_run("r"))).await.has(200);
+        }
+        assert_eq!(observed(&gateway, 2).await, [json!([{"rule": "access.require", "would": "refuse"}])]);
+        assert_eq!(gateway.metric("a2a_gateway_policy_differs_total", &["rule=\"access.require\""]).await, 1.0);
+    }
+
     async fn an_observed_lineage_tells_what_it_would_allow_or_refuse() {
         for (real, observed_as, status, would) in [("direct", "any", 403, "allow"), ("any", "direct", 200, "refuse")] {
             let builder = Builder::new(Pair::Embedded);

@@ -99,6 +99,11 @@ impl Chain {
     }
 }
 
+/// True if a request is made on a chain, by its field or its credential.
+pub fn names_chain(proof: &Proof, headers: &HeaderMap) -> bool {
+    proof.chain.is_some() || headers.contains_key(ON_BEHALF_OF)
+}
+
 impl Identity {
     /// Adds the chain that a request hands in to the proof of its caller.
     ///

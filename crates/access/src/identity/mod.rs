@@ -28,7 +28,7 @@ pub use self::authenticate::{Identity, SLOW_BODY};
 pub use self::caller_tokens::CallerToken;
 pub use self::chain_cache::SentChain;
 pub use self::chain_token::{Chain, Detail};
-pub use self::chains::{ChainCall, Exchanged, ON_BEHALF_OF, chain_revoked};
+pub use self::chains::{ChainCall, Exchanged, ON_BEHALF_OF, chain_revoked, names_chain};
 pub use self::credential::{
     CredentialHash, IssuedToken, is_admin_token, may_be_credential, new_admin_token,
 };

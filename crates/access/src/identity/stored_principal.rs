@@ -73,7 +73,7 @@ impl Proof {
     }
 }
 
-/// Returns the chain of a caller as [`Identity::to_stored`](super::Identity::to_stored) wrote it, as JSON.
+/// Returns the chain of a caller as `Proof::to_stored` wrote it, as JSON.
 pub fn stored_chain(stored: &str) -> Option<String> {
     let stored: StoredProof = serde_json::from_str(stored).ok()?;
     stored

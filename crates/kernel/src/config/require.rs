@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::Scope;
+use super::guard::{GuardMode, enforce_by_default};
 use super::tables::entries;
 
 /// Maximum rules: each is compared with each call.
@@ -48,6 +49,9 @@ entries! {
         targets: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
         /// The root that calls to them need.
         root: RequiredRoot => "\"person\", \"group:NAME\" or \"org:NAME\"",
+        /// Whether calls without such a root are refused.
+        #[serde(default = "enforce_by_default")]
+        mode: GuardMode => "\"enforce\" or \"observe\"",
     }
 }
 

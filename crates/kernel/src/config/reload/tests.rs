@@ -189,6 +189,13 @@ fn cap() -> toml::Table {
     }
 }
 
+fn required() -> toml::Table {
+    toml::toml! {
+        targets = ["a"]
+        root = "person"
+    }
+}
+
 fn guard() -> toml::Table {
     let members = [("name", "secrets"), ("url", "http://else.example/")];
     members
@@ -207,6 +214,8 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("server.listen" | "admin.listen", _) => "127.0.0.1:9".into(),
             ("admin.auth", _) => "token".into(),
             ("auth.mode", _) => "open".into(),
+            ("access.chain", _) => "ends".into(),
+            ("access.require", _) => vec![required()].into(),
             ("access.lineage" | "access.observe.lineage", _) => "any".into(),
             ("a2a.complete" | "a2a.bridge", _) => "off".into(),
             ("a2a.refusal_status", _) => "200".into(),
