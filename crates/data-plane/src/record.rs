@@ -249,6 +249,10 @@ impl CallContext {
     }
 }
 
+/// Observed rules that judge a call otherwise than those in force, and whether they would allow it.
+#[derive(Default)]
+struct ObservedRules(Vec<(String, bool)>);
+
 /// What is recorded of an exchange. Stages only write it.
 ///
 /// Metrics, the access line, the span and the audit record come from this one value, so they cannot disagree.
@@ -274,8 +278,8 @@ pub(super) struct Record {
     pub(super) verdicts: Option<Arc<Verdicts>>,
     /// The counts of the call for caps. It counts nothing if it is dropped before the call is sent.
     pub(super) charge: Option<Box<Charge>>,
-    /// Observed rules that judge the call otherwise than those in force, and whether they would allow it.
-    observed: Vec<(String, bool)>,
+    /// Rarely any.
+    observed: Option<Box<ObservedRules>>,
     /// The span. `None` if the exchange is not traced.
     trace: Option<Box<Trace>>,
     /// The event bus that it is announced on, if it is.
@@ -368,9 +372,14 @@ impl Record {
 
     /// Records that an observed rule judges the call otherwise, once.
     pub(super) fn observe(&mut self, rule: String, allows: bool) {
-        if !self.observed.iter().any(|(known, _)| *known == rule) {
-            self.observed.push((rule, allows));
+        let rules = &mut self.observed.get_or_insert_default().0;
+        if !rules.iter().any(|(known, _)| *known == rule) {
+            rules.push((rule, allows));
         }
+    }
+
+    fn observed(&self) -> &[(String, bool)] {
+        self.observed.as_deref().map_or(&[], |rules| &rules.0)
     }
 
     /// Ends the counts of the call for caps.
@@ -731,7 +740,7 @@ impl Exchange {
             duration_ms: to_millis(elapsed),
             task_id: record.task.take(),
             bridged: call.translation.map(|fields| fields.label),
-            detail: with_observed(with_stage(detail, record.refused_at), &record.observed),
+            detail: with_observed(with_stage(detail, record.refused_at), record.observed()),
             ..Draft::new(EventType::A2aCall)
         };
         if looks {
@@ -771,7 +780,7 @@ impl Drop for Exchange {
         }
         self.record.settle_charge(outcome);
         let differs = &self.call.metrics.caps.differs;
-        for (rule, allows) in &self.record.observed {
+        for (rule, allows) in self.record.observed() {
             differs.with_label_values(&[rule, would(*allows)]).inc();
         }
         self.publish_event(outcome, elapsed);
