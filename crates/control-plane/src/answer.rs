@@ -93,7 +93,8 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
     let id = extensions.get::<RequestId>().cloned();
     let id = id.unwrap_or_else(RequestId::random);
-    let facts = extensions.get::<SpanFacts>().cloned();
+    request.extensions_mut().insert(id.clone());
+    let facts = request.extensions().get::<SpanFacts>().cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
     let mut response = match request.extensions_mut().remove::<RejectedRequest>() {

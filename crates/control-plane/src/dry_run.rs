@@ -35,10 +35,11 @@ impl FromRequestParts<Arc<Gateway>> for Applier {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let replay = take_replay(parts)?;
+        let replay = take_replay(parts);
         let names = [DRY_RUN, "prune", "force"];
         let (caller, [_, prune, force]) = prove_with(parts, gateway, names).await?;
         caller.require_operator()?;
+        let replay = replay?;
         Ok(Self {
             caller,
             prune,
@@ -65,21 +66,20 @@ fn take_replay(parts: &mut Parts) -> Result<Option<Duration>, Rejection> {
     let (said, rest): (Vec<_>, Vec<_>) = form_urlencoded::parse(query.as_bytes())
         .into_owned()
         .partition(|(name, _)| name == "replay");
-    let back = match &*said {
-        [] => return Ok(None),
-        [(_, back)] => kernel::config::value::duration(serde_json::json!(back)),
-        _ => return Err(wrong()),
-    };
-    let back = back
-        .ok()
-        .filter(|back| *back <= REPLAY_MAX)
-        .ok_or_else(wrong)?;
+    if said.is_empty() {
+        return Ok(None);
+    }
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(rest.iter().filter(|(name, _)| name != DRY_RUN));
     let query = query.append_pair(DRY_RUN, "true").finish();
     let rest = format!("{}?{query}", parts.uri.path());
     parts.uri = rest.parse().map_err(|_| wrong())?;
-    Ok(Some(back))
+    let back = match &*said {
+        [(_, back)] => kernel::config::value::duration(json!(back)).ok(),
+        _ => None,
+    };
+    let back = back.filter(|back| *back <= REPLAY_MAX);
+    back.map(Some).ok_or_else(wrong)
 }
 
 /// A caller that has a policy proven: `?prune=`.

@@ -273,7 +273,7 @@ declare_routes! {
     DELETE "/canvas/tokens/{token_id}" => revocations::revoke_canvas, Admin, records TokenRevoked, [DryRun],
         says op("tokens", "revokeCanvasToken").by("canvasToken adminToken")
             .gives::<tokens::RevokeResponse>(200, "Revoked, with what it began. Also a token that has expired.")
-            .refuses("409");
+            .refuses("404 409");
     /// The canvas without the slash at its end, where canvas.enabled.
     GET "/canvas" => canvas::redirect_to_page, Read,
         says op("pages", "canvasDoor").by("").answers(308, "To `/canvas/`.").contents("text/plain")
@@ -401,7 +401,7 @@ declare_routes! {
     GET "/.well-known/oauth-protected-resource/workspaces/{id}/a2a" => oauth::metadata::serve_resource, Read,
         says op("oauth", "protectedResource").by("").answers(304, "Not changed since the ETag of `If-None-Match`.")
             .gives_named(200, "ProtectedResource", "May be kept for five minutes.")
-            .headers("ETag");
+            .headers("ETag").refuses("404");
     /// Exchange the chain token that was handed to a workspace (itself; RFC 8693).
     POST "/oauth/token" => oauth::token::exchange_token, Admin, records TokenIssued,
         says op("oauth", "exchangeToken").by("workspaceToken").takes_form(json!({

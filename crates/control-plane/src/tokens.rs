@@ -381,7 +381,7 @@ pub(super) struct NewCanvasToken {
     /// The groups of the user that `access.require` may name.
     #[serde(default)]
     #[schema(value_type = Option<Vec<String>>, max_items = 64)]
-    groups: Vec<String>,
+    groups: Option<Vec<String>>,
     #[schema(minimum = 1, maximum = 86400, default = 3600)]
     ttl_seconds: Option<u64>,
 }
@@ -430,7 +430,7 @@ pub(super) async fn issue_canvas(
         user: &new.user,
         org,
         workspaces: workspaces.as_deref(),
-        groups: &new.groups,
+        groups: new.groups.as_deref().unwrap_or_default(),
         ttl,
         maker: Some(&caller.0),
     })?;

@@ -4,9 +4,9 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::{FromRequestParts, RawPathParams, State};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::request::Parts;
@@ -23,6 +23,7 @@ use crate::body::Json;
 use crate::well_known::tagged_response;
 use assembly::gateway::Gateway;
 use kernel::config::Config;
+use kernel::ids::RequestId;
 use kernel::rejection::{Reason, Rejection};
 
 /// Results of a page of `POST /search`, and of `GET /agents`, where the request does not say.
@@ -45,6 +46,7 @@ pub(crate) struct SearchRequest {
     federation: Option<String>,
     /// From 1; 10 by default, 100 at most.
     #[serde(default)]
+    #[schema(minimum = 1)]
     page_size: Option<i64>,
     /// Of the page before.
     #[serde(default)]
@@ -55,6 +57,7 @@ pub(crate) struct SearchRequest {
 struct SearchQuery {
     /// Words, of which the results have at least one or its beginning.
     #[serde(default)]
+    #[schema(required = true, min_length = 1, max_length = 1000, pattern = r"\S")]
     text: String,
     /// A string or strings by `type`, `publisher`, `identifier`, `displayName`, `tags` or `capabilities`.
     #[serde(default)]
@@ -212,11 +215,11 @@ pub(crate) async fn read_agent(
 }
 
 /// `POST /explore`: not offered.
-pub(crate) async fn explore() -> Response {
+pub(crate) async fn explore(Extension(id): Extension<RequestId>) -> Response {
     let message = "this registry offers no facets: use POST /search";
     let body = json!({
         "error": message, "reason": Reason::NotFound.as_str(),
-        "errorCode": "UNIMPLEMENTED", "message": message,
+        "errorCode": "UNIMPLEMENTED", "message": message, "request_id": id.as_str(),
     });
     (StatusCode::NOT_IMPLEMENTED, Answer(body)).into_response()
 }

@@ -260,7 +260,7 @@ impl Operation {
     /// Refuses in the form of OAuth.
     pub(crate) fn refuses_as_oauth(mut self) -> Self {
         for status in [
-            "400", "401", "403", "408", "413", "415", "421", "429", "500", "503",
+            "400", "401", "403", "404", "408", "413", "415", "421", "429", "500", "503",
         ] {
             let refusal = json!({"$ref": "#/components/responses/OAuthError"});
             self.refusals.insert(status.to_owned(), refusal);
