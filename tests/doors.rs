@@ -12,7 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Programs that every system has.
 const SYSTEM: [&str; 24] = [
     "awk", "bash", "cat", "cksum", "cut", "dirname", "env", "grep", "head", "id", "jq", "mkdir",
-    "nice", "realpath", "rm", "sed", "sort", "tail", "tr", "true", "uname", "wc", "xargs", "sh",
+    "mktemp", "nice", "realpath", "rm", "sed", "sort", "tail", "tee", "tr", "true", "uname", "wc",
+    "xargs", "sh",
 ];
 
 /// Programs that the core needs, and that are installed here.

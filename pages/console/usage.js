@@ -113,7 +113,7 @@ export function usageView(asked) {
     element("div", { className: "buttons" }, element("button", { type: "submit", className: "primary" }, "Show"), save),
   );
   search();
-  const how = element("p", { className: "muted small" }, "Refused calls are those that the gateway turned down; failed ones reached for an agent in vain. Bytes and time are those of all others and of the failed ones. A call counts on the day on which it ended.");
+  const how = element("p", { className: "muted small" }, "Refused calls are those that the gateway turned down; failed ones reached for an agent in vain. Those that the agent failed are among all of these: it answered with a 5xx status, or not at all. Bytes and time are those of all others and of the failed ones. A call counts on the day on which it ended.");
   const view = element("div", { className: "view" }, element("h1", { tabIndex: -1 }, "Usage"), form, failed, panel("Sums", notes, sums, more, how));
   return { title: "Usage", element: view, change: () => {}, close: () => newest.close() };
 }
@@ -128,10 +128,10 @@ function notesOf({ recording }) {
 /** The lines as a table, with the sum of all pages at its end. */
 function shown(lines, { total, by, per, side }) {
   const daily = per === "day";
-  const heads = [daily ? "Day" : null, by === "org" ? "Org" : "Workspace", by === "org" ? null : "Org", "Calls", "Streams", "Refused", "Failed", "Bytes in", "Bytes out", "Time"];
+  const heads = [daily ? "Day" : null, by === "org" ? "Org" : "Workspace", by === "org" ? null : "Org", "Calls", "Streams", "Refused", "Failed", "Failed by the agent", "Bytes in", "Bytes out", "Time"];
   const there = heads.map((head) => head !== null);
   const cells = (first, name, org, sums) =>
-    [first, name, org, count(sums.calls), count(sums.streams), count(sums.refused), count(sums.failed), bytes(sums.bytes_in), bytes(sums.bytes_out), span(sums.seconds * 1000)].filter((_, index) => there[index]);
+    [first, name, org, count(sums.calls), count(sums.streams), count(sums.refused), count(sums.failed), count(sums.agent_failed), bytes(sums.bytes_in), bytes(sums.bytes_out), span(sums.seconds * 1000)].filter((_, index) => there[index]);
   const rows = lines.map((line) => cells(line.day, by === "org" ? (line.org ?? "no org") : named(line.workspace), line.org ?? "no org", line));
   if (rows.length > 0) rows.push(cells("", element("strong", {}, "Total"), "", total));
   const none = `No ${side === "caller" ? "caller" : "target"} that fits had a call on these days.`;

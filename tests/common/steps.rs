@@ -45,7 +45,8 @@ fn run(name: &str, steps: &str, folder: &Path) -> String {
     let (public, admin) = (free(), free());
     let is_demo = steps.contains("a2a-gateway demo");
     let demo = format!("a2a-gateway demo --listen {public} --admin-listen {admin}");
-    let mut steps = steps.replace("a2a-gateway demo", &demo);
+    let steps = steps.replace("a2a-gateway demo", &demo);
+    let mut steps = steps.replace(&format!("{demo} --stop"), "a2a-gateway demo --stop");
     for address in ADDRESSES {
         let own = match address {
             "127.0.0.1:8080" => public.clone(),
@@ -56,12 +57,18 @@ fn run(name: &str, steps: &str, folder: &Path) -> String {
     }
     let program = Path::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     let programs = program.parent().unwrap().display();
-    let end = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT";
+    let stop = if steps.contains("--detach") {
+        "a2a-gateway demo --stop > stopped.txt; "
+    } else {
+        ""
+    };
+    let end = format!("trap '{stop}kill $(jobs -p) 2>/dev/null || true; wait' EXIT");
     let script = format!("PATH='{programs}':$PATH\n{end}\n{steps}");
     let mut shell = Command::new("timeout");
     shell
         .args(["600", "bash", "-euo", "pipefail", "-c", &script])
         .current_dir(folder)
+        .env("A2A_CONTEXTS", folder.join("contexts.toml"))
         .env("A2A_GATEWAY_ADMIN_URL", format!("http://{admin}"))
         .env("A2A_GATEWAY_URL", format!("http://{public}"));
     // The demo takes its addresses as arguments. In the environment they would count for a sidecar beside it, too.

@@ -16,8 +16,8 @@ use crate::stores::open_db;
 use crate::tokens::token;
 use crate::{on_both_pairs, on_embedded};
 
-/// Calls, streams, refused, failed, bytes in, bytes out, milliseconds.
-type Sums = [i64; 7];
+/// Calls, streams, refused, failed, bytes in, bytes out, milliseconds, failed by the agent.
+type Sums = [i64; 8];
 
 /// By day, org and workspace.
 type Lines = BTreeMap<[String; 3], Sums>;
@@ -28,7 +28,16 @@ fn sums(line: &Value) -> Sums {
     let [bytes_in, bytes_out] = ["bytes_in", "bytes_out"].map(number);
     #[expect(clippy::cast_possible_truncation, reason = "whole milliseconds")]
     let ms = (line["seconds"].as_f64().unwrap() * 1000.0).round() as i64;
-    [calls, streams, refused, failed, bytes_in, bytes_out, ms]
+    [
+        calls,
+        streams,
+        refused,
+        failed,
+        bytes_in,
+        bytes_out,
+        ms,
+        number("agent_failed"),
+    ]
 }
 
 fn add(sums: &mut Sums, more: &Sums) {
@@ -100,6 +109,11 @@ fn expected(records: &[Value], side: &str, orgs: &BTreeMap<&str, &str>) -> Lines
             number("request_bytes").unwrap_or_default(),
             number("response_bytes").unwrap_or_default(),
             number("duration_ms").unwrap_or_default(),
+            if record["result"] == "agent_failed" {
+                count
+            } else {
+                0
+            },
         ];
         let day = record["time"].as_str().unwrap()[..10].to_owned();
         add(
@@ -130,7 +144,7 @@ async fn assert_agrees(gateway: &Gateway, orgs: &BTreeMap<&str, &str>) {
             assert_eq!(lines(gateway, &query, limit).await, expected, "{side}");
         }
         // Summed up by org, over all days, and in the total.
-        let (mut by_org, mut over_days, mut total) = (Lines::new(), Lines::new(), [0; 7]);
+        let (mut by_org, mut over_days, mut total) = (Lines::new(), Lines::new(), [0; 8]);
         for ([day, org, workspace], sums) in &expected {
             let of_org = [day.clone(), org.clone(), String::new()];
             add(by_org.entry(of_org).or_default(), sums);
@@ -295,7 +309,7 @@ on_embedded! {
         let page = usage(&gateway, ADMIN, "limit=500").await;
         let rows: Vec<&str> = text.split("\r\n").collect();
         assert_eq!(rows.len(), page["usage"].as_array().unwrap().len() + 2, "{text}");
-        assert_eq!(rows[0], "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds");
+        assert_eq!(rows[0], "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds,agent_failed");
         let other = rows.iter().find(|row| row.contains(",other,")).unwrap();
         let line = page["usage"].as_array().unwrap().iter().find(|line| line["workspace"] == "other").unwrap();
         let day = line["day"].as_str().unwrap();

@@ -88,13 +88,11 @@ async fn run_route(gateway: &Gateway, mut request: Request, next: Next) -> Respo
     let started = Instant::now();
     let admitted = AdmittedRequest::default();
     request.extensions_mut().insert(admitted.clone());
-    let extensions = request.extensions();
+    let extensions = request.extensions_mut();
     let route = extensions.get::<MatchedPath>().cloned();
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
-    let id = extensions.get::<RequestId>().cloned();
-    let id = id.unwrap_or_else(RequestId::random);
-    request.extensions_mut().insert(id.clone());
-    let facts = request.extensions().get::<SpanFacts>().cloned();
+    let id = extensions.get_or_insert_with(RequestId::random).clone();
+    let facts = extensions.get::<SpanFacts>().cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
     let mut response = match request.extensions_mut().remove::<RejectedRequest>() {

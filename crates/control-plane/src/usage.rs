@@ -220,6 +220,9 @@ struct UsageSums {
     /// How long they took together.
     #[schema(minimum = 0)]
     seconds: f64,
+    /// Those of `calls`, `refused` and `failed` in which the agent failed: it answered with a 5xx status, or not at all.
+    #[schema(minimum = 0)]
+    agent_failed: i64,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -303,12 +306,12 @@ fn usage_sums(sums: Sums) -> UsageSums {
         bytes_in: sums.bytes_in,
         bytes_out: sums.bytes_out,
         seconds: sums.duration_ms as f64 / 1000.0,
+        agent_failed: sums.agent_failed,
     }
 }
 
 /// The first line of a file.
-const HEAD: &str =
-    "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds\r\n";
+const HEAD: &str = "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds,agent_failed\r\n";
 
 /// The position in a file that is being sent.
 enum FilePosition {
@@ -359,8 +362,14 @@ fn csv_record(wanted: &UsageQuery, line: &UsageLine) -> String {
     let sums = &line.sums;
     let (seconds, ms) = (sums.duration_ms / 1000, sums.duration_ms % 1000);
     format!(
-        "{from},{to},{side},{org},{workspace},{},{},{},{},{},{},{seconds}.{ms:03}\r\n",
-        sums.calls, sums.streams, sums.refused, sums.failed, sums.bytes_in, sums.bytes_out
+        "{from},{to},{side},{org},{workspace},{},{},{},{},{},{},{seconds}.{ms:03},{}\r\n",
+        sums.calls,
+        sums.streams,
+        sums.refused,
+        sums.failed,
+        sums.bytes_in,
+        sums.bytes_out,
+        sums.agent_failed
     )
 }
 

@@ -18,7 +18,7 @@ const PATH: &str = "/usage";
 const BROKEN: &str = "the file is not whole, ask again";
 
 /// Columns of sums.
-const SUMS: &str = "CALLS=calls STREAMS=streams REFUSED=refused FAILED=failed IN=bytes_in OUT=bytes_out SECONDS=seconds";
+const SUMS: &str = "CALLS=calls STREAMS=streams REFUSED=refused FAILED=failed AGENT-FAILED=agent_failed IN=bytes_in OUT=bytes_out SECONDS=seconds";
 
 /// Timeout of a file.
 const FILE_WITHIN: Duration = Duration::from_secs(600);
@@ -181,7 +181,7 @@ mod tests {
 
     fn line(names: &Value, calls: u64) -> Value {
         let mut line = json!({"calls": calls, "streams": 1, "refused": 2, "failed": 0, "bytes_in": 18211,
-            "bytes_out": 90, "seconds": 61.25});
+            "bytes_out": 90, "seconds": 61.25, "agent_failed": 3});
         for (name, value) in names.as_object().into_iter().flatten() {
             line[name] = value.clone();
         }
@@ -195,10 +195,10 @@ mod tests {
             line(&json!({"day": "2026-11-28", "org": null, "workspace": "operator:"}), 1),
         ], "total": line(&json!({}), 43)});
         let expected = "\
-DAY         ORG   WORKSPACE  CALLS  STREAMS  REFUSED  FAILED  IN      OUT  SECONDS
-2026-11-28  acme  acme-pm    42     1        2        0       17.7Ki  90   61.2
-2026-11-28  -     operator:  1      1        2        0       17.7Ki  90   61.2
-TOTAL       -     -          43     1        2        0       17.7Ki  90   61.2
+DAY         ORG   WORKSPACE  CALLS  STREAMS  REFUSED  FAILED  AGENT-FAILED  IN      OUT  SECONDS
+2026-11-28  acme  acme-pm    42     1        2        0       3             17.7Ki  90   61.2
+2026-11-28  -     operator:  1      1        2        0       3             17.7Ki  90   61.2
+TOTAL       -     -          43     1        2        0       3             17.7Ki  90   61.2
 ";
         assert_eq!(format_table(&usage), expected);
         let usage = json!({"per": "total", "by": "org", "usage": [line(&json!({"org": "acme"}), 42)],

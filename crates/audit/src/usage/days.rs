@@ -20,7 +20,7 @@ use kernel::ids::WorkspaceIncarnation;
 use stores::db::{BATCH_MAX, Connection, Db, Values};
 use stores::store::Unavailable;
 
-const SUMS: [&str; 7] = Sums::COLUMNS;
+const SUMS: [&str; 8] = Sums::COLUMNS;
 
 const PRUNE: &str = "DELETE FROM usage_days WHERE (kind, org, workspace, day) IN \
     (SELECT kind, org, workspace, day FROM usage_days WHERE day < $1 LIMIT $2)";

@@ -13,6 +13,7 @@ use super::call::{Call, CallEnd, UNKNOWN};
 use super::cells::{Cells, Minutes};
 use crate::record::clean_text;
 use kernel::closed_set::words;
+use kernel::health::CallResult;
 
 words! {
     /// The side of a call under which it is summed.
@@ -48,10 +49,10 @@ macro_rules! sums {
 
         impl Sums {
             /// The columns.
-            pub(super) const COLUMNS: [&'static str; 7] = [$(stringify!($sum)),*];
+            pub(super) const COLUMNS: [&'static str; 8] = [$(stringify!($sum)),*];
 
             /// Returns the sums in the order of their columns.
-            pub(super) fn column_values(&self) -> [i64; 7] {
+            pub(super) fn column_values(&self) -> [i64; 8] {
                 [$(self.$sum),*]
             }
 
@@ -86,11 +87,16 @@ sums! {
     bytes_out,
     /// Their durations in milliseconds.
     duration_ms,
+    /// Those of all calls that the agent failed, by the model of health.
+    agent_failed,
 }
 
 impl Sums {
     fn from_call(call: &Call<'_>) -> Self {
         let mut sums = Self::default();
+        if call.result == CallResult::AgentFailed {
+            sums.agent_failed = call.count;
+        }
         match call.end {
             CallEnd::Passed => {
                 sums.calls = call.count;
@@ -218,7 +224,7 @@ mod tests {
             ms: 9 * 24 * 3_600_000,
             outcome: "answered",
             status: 200,
-            result: kernel::health::CallResult::Answered,
+            result: CallResult::Answered,
             caller,
             org: org.map(Cow::from),
             target: Some(target),

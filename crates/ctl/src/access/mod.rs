@@ -176,9 +176,15 @@ impl GatewaySelection {
         let of_file = || Some(listener.url_in_file(self.config.as_ref().filter(|_| !is_named)?));
         let given = given.cloned().map(Ok).or_else(of_variable).or_else(of_file);
         if let Some(url) = given.transpose()? {
+            // The tokens of the current context are for its own gateway, however that was named.
+            let context = Contexts::read().ok().and_then(|contexts| {
+                let current = contexts.find(contexts.current.as_ref()?).ok()?.clone();
+                let own = listener.url_in_context("", &current).ok()?;
+                (own == url).then_some(current)
+            });
             return Ok(GatewayEndpoint {
                 url,
-                context: None,
+                context,
                 is_named: false,
             });
         }

@@ -6,6 +6,7 @@ mod stored;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
+use gateway_client::Registry;
 use serde_json::{Value, json};
 
 use super::access::{CallerAccess, GatewayUrl, OperatorAccess};
@@ -20,7 +21,7 @@ use trust::{
     TokenError, TokenHead, claimed_audience, decode_unverified, own_type,
 };
 
-/// `a2a-gateway token create|list|revoke|workspace|operator|canvas|pair|inspect|verify`.
+/// `a2a-gateway token create|list|revoke|print|workspace|operator|canvas|pair|inspect|verify`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make a token of a workspace or an org, or an enrolment token; needs an admin token, or the workspace's own
@@ -29,6 +30,12 @@ pub enum Command {
     List(stored::ListArguments),
     /// Revoke a token: it ends on every replica within 1 s
     Revoke(stored::RevokeArguments),
+    /// Print the token that commands send, for programs such as curl
+    Print {
+        /// The gateway to ask, and as which caller
+        #[command(flatten)]
+        caller: CallerAccess,
+    },
     /// Make a token of a workspace, as `create`; needs its own token or an admin token
     Workspace {
         /// The workspace
@@ -103,14 +110,10 @@ pub async fn run(command: &Command) -> Result<String, Failure> {
             let path = path_of("workspaces", id, "/tokens")?;
             stored::make_token(&path, &body_of(body), &TokenOutput::default(), gateway).await
         }
+        Command::Print { caller } => Ok(format!("{}\n", client_with_token(caller)?.1)),
         Command::Pair { target, caller } => {
             let path = path_of("registry/discover", target, "")?;
-            let client = caller.build_client()?;
-            if client.token.is_none() {
-                return Err(Failure::new(
-                    "give a credential with --token, in A2A_GATEWAY_TOKEN or by a context (`a2a-gateway login`)",
-                ));
-            }
+            let (client, _) = client_with_token(caller)?;
             let answer = client.get(&path, &[]).await?;
             let token = answer["token"].as_str();
             let token = token.ok_or_else(|| Failure::new(NO_TOKEN))?;
@@ -133,6 +136,17 @@ pub async fn run(command: &Command) -> Result<String, Failure> {
             verify_token(&jwt, &keys, issuer.unwrap_or_default(), audience.as_deref())
         }
     }
+}
+
+/// Returns a client and its token.
+fn client_with_token(caller: &CallerAccess) -> Result<(Registry, String), Failure> {
+    let client = caller.build_client()?;
+    let token = client.token.clone().ok_or_else(|| {
+        Failure::new(
+            "give a credential with --token, in A2A_GATEWAY_TOKEN or by a context (`a2a-gateway login`)",
+        )
+    })?;
+    Ok((client, token))
 }
 
 /// Returns head and claims of a token, its times spelled out. Verifies nothing.
