@@ -111,6 +111,9 @@ pub(super) struct FilterArguments {
     /// Of this request
     #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
     request_id: Option<String>,
+    /// Of this run of a root
+    #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
+    txn: Option<String>,
     /// Of this replica's chain
     #[arg(long, value_name = "NAME", value_parser = filter_values::parse_text)]
     replica: Option<String>,
@@ -126,6 +129,7 @@ impl FilterArguments {
             event_type: self.event_type,
             method: self.method,
             request_id: self.request_id,
+            txn: self.txn,
             replica: self.replica,
             since: self.since,
             until: self.until,

@@ -161,9 +161,10 @@ on_embedded! {
         let read = async || {
             let page = house.gateway.admin_get("/audit?method=send_message&limit=100").await.unwrap().json();
             let records = page["records"].as_array().cloned().unwrap_or_default();
-            let of = |target: &str| records.iter().find(|one| one["target"] == target).map(|one| one["detail"].clone());
+            let of = |target: &str| records.iter().find(|one| one["target"] == target).cloned();
             Some((of("a")?, of("b")?, of("c")?))
         };
+        let txn = format!("/audit?txn={}", first["txn"].as_str().unwrap());
         let (one, two, three) = until_found("the records are there", read).await;
         for (detail, depth) in [(&one, 0), (&two, 1), (&three, 2)] {
             assert_eq!((&detail["root"], &detail["txn"]), (&json!("canvas:ada"), &first["txn"]), "{detail}");
@@ -171,6 +172,8 @@ on_embedded! {
         }
         assert_eq!((one.get("link"), &one["chain"]), (None, &two["link"]));
         assert_eq!(two["chain"], three["link"]);
+        let found = house.gateway.admin_get(&txn).await.unwrap().json();
+        assert_eq!(found["records"].as_array().unwrap().len(), 3, "{found}");
         // One signature for a chain and a target.
         assert_eq!(house.hop("a", "b", &to_a).await, house.hop("a", "b", &to_a).await);
     }

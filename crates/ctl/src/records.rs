@@ -55,6 +55,9 @@ pub struct ListArguments {
     /// Only those of this request
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+    /// Only those of this run of a root, as records name it
+    #[arg(long, value_name = "ID")]
+    txn: Option<String>,
     /// Only those of this replica
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
@@ -101,6 +104,7 @@ async fn list(arguments: &ListArguments, event_type: &Option<String>) -> Result<
         ("outcome", &arguments.outcome),
         ("method", &arguments.method),
         ("request_id", &arguments.request_id),
+        ("txn", &arguments.txn),
         ("replica", &arguments.replica),
         ("until", &arguments.until),
         ("event_type", event_type),

@@ -16,7 +16,7 @@ use kernel::health::CallResult;
 use kernel::rejection::{Reason, Rejection};
 
 /// The parameters of the query, for the error message.
-const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `method`, `request_id`, \
+const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `method`, `request_id`, `txn`, \
                      `replica`, `since`, `until`, `limit` and `cursor`";
 
 /// A parsed query.
@@ -83,6 +83,7 @@ impl AuditQuery {
                 filter.method = Some(require_valid(name, filter_values::parse_method(&value))?)
             }
             "request_id" => filter.request_id = Some(value),
+            "txn" => filter.txn = Some(value),
             "replica" => filter.replica = Some(value),
             "event_type" => {
                 filter.event_type = Some(require_valid(
