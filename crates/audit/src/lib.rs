@@ -9,6 +9,7 @@
 mod anchor;
 mod chain;
 mod chain_heads;
+mod chain_tree;
 pub mod change;
 mod corrupt_rows;
 mod export;

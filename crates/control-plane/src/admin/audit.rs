@@ -1,4 +1,5 @@
-//! `GET /audit`: audit records, newest first (`docs/reference/admin-api.md`).
+//! `GET /audit`: audit records, newest first, and `GET /audit/chain`: the calls of a run as a tree
+//! (`docs/reference/admin-api.md`).
 
 use std::sync::Arc;
 
@@ -44,6 +45,23 @@ pub(super) async fn list_records(
         }
     }
     Ok(Json(page))
+}
+
+/// Serves `GET /audit/chain`.
+pub(super) async fn show_chain(
+    State(gateway): State<Arc<Gateway>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Rejection> {
+    let asked = AuditQuery::parse(query.as_deref().unwrap_or_default())?.filter;
+    let alone = Filter {
+        request_id: asked.request_id.clone(),
+        ..Filter::default()
+    };
+    let id = asked.request_id.as_deref().filter(|_| asked == alone);
+    let id = id.ok_or_else(|| invalid_query("the query takes `request_id`".to_owned()))?;
+    let tree = gateway.audit.stored.read_chain_tree(id).await?;
+    let none = || Rejection::new(Reason::NotFound, "no call of this request is recorded");
+    tree.map(Json).ok_or_else(none)
 }
 
 impl AuditQuery {
