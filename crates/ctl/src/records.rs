@@ -1,4 +1,5 @@
-//! `a2a-gateway call list`, `audit list` and `audit chain`: what passed and what was changed, from the audit of a running gateway.
+//! `a2a-gateway call list`, `audit list` and `audit chain`: what passed and what was changed, from the audit of a
+//! running gateway.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
