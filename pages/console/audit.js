@@ -18,6 +18,7 @@ const TEXTS = [
   ["outcome", "Outcome", "not_permitted"],
   ["method", "Method", "send_message"],
   ["request_id", "Request id", ""],
+  ["txn", "Run of a root", ""],
   ["replica", "Replica", ""],
 ];
 

@@ -239,6 +239,8 @@ export function callsView(model, given) {
         ["Status", one.status ? String(one.status) : null],
         ["Duration", took(one.ms)],
         record ? ["Size", `${bytes(record.request_bytes)} in, ${bytes(record.response_bytes)} out`] : null,
+        record?.root ? ["On behalf of", who(record.root)] : null,
+        record?.txn ? ["Run of the root", to(`/audit${query({ txn: record.txn })}`, record.txn)] : null,
         record?.bridged ? ["Translated", `A2A ${record.bridged}`] : null,
         record?.task_id ? ["Task", element("code", {}, record.task_id)] : null,
         ["Request id", element("code", {}, one.id)],

@@ -28,7 +28,7 @@ const UNREAD: &str = "the records cannot be read";
 /// Largest JWKS that is read, in bytes.
 const JWKS_BYTES_MAX: u64 = 1024 * 1024;
 
-/// `a2a-gateway audit list|verify|export`.
+/// `a2a-gateway audit list|chain|verify|export`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// List records of a running gateway, the newest last; needs no files
@@ -39,6 +39,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "WORD")]
         event_type: Option<String>,
     },
+    /// Show who asked whom on whose behalf, in the run of a request; needs no files
+    Chain(records::ChainArguments),
     /// Check that no record was changed, removed, put in or reordered
     ///
     /// Reads every chain in the database, or in the file of an export, and names the first record of each
@@ -111,6 +113,9 @@ pub(super) struct FilterArguments {
     /// Of this request
     #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
     request_id: Option<String>,
+    /// Of this run of a root
+    #[arg(long, value_name = "ID", value_parser = filter_values::parse_text)]
+    txn: Option<String>,
     /// Of this replica's chain
     #[arg(long, value_name = "NAME", value_parser = filter_values::parse_text)]
     replica: Option<String>,
@@ -126,6 +131,7 @@ impl FilterArguments {
             event_type: self.event_type,
             method: self.method,
             request_id: self.request_id,
+            txn: self.txn,
             replica: self.replica,
             since: self.since,
             until: self.until,
@@ -153,6 +159,7 @@ fn parse_time(text: &str) -> Result<Timestamp, &'static str> {
 pub(super) async fn run(command: Command) -> Result<String, Failure> {
     match command {
         Command::List { choice, event_type } => records::run_audit_list(&choice, &event_type).await,
+        Command::Chain(arguments) => records::run_audit_chain(&arguments).await,
         Command::Verify(arguments) => verify_records(*arguments).await,
         Command::Export { choice, place } => {
             let records = open_records(place.load()?.config)?;

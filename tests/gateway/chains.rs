@@ -5,12 +5,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::audit::execute;
 use crate::harness::issuer::Key;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, until_found,
     until_holds as until,
 };
 use crate::on_embedded;
+use crate::stores::open_db;
 
 const FIELD: &str = "X-A2A-On-Behalf-Of";
 
@@ -146,9 +148,9 @@ on_embedded! {
         let caller = claims(caller.strip_prefix("Bearer ").unwrap());
         assert_eq!((&caller["sub"], &caller["tth"]), (&json!("canvas:ada"), &json!(hash(&to_a))));
 
-        let second = house.hop("a", "b", &to_a).await;
-        let third = claims(&house.hop("b", "c", &second).await);
-        let second = claims(&second);
+        let to_b = house.hop("a", "b", &to_a).await;
+        let third = claims(&house.hop("b", "c", &to_b).await);
+        let second = claims(&to_b);
         assert_eq!(second["act"], json!({"sub": "a"}));
         assert_eq!(third["act"], json!({"sub": "b", "act": {"sub": "a"}}));
         for name in ["sub", "sub_id", "org", "txn", "began", "exp"] {
@@ -161,9 +163,10 @@ on_embedded! {
         let read = async || {
             let page = house.gateway.admin_get("/audit?method=send_message&limit=100").await.unwrap().json();
             let records = page["records"].as_array().cloned().unwrap_or_default();
-            let of = |target: &str| records.iter().find(|one| one["target"] == target).map(|one| one["detail"].clone());
+            let of = |target: &str| records.iter().find(|one| one["target"] == target).cloned();
             Some((of("a")?, of("b")?, of("c")?))
         };
+        let txn = format!("/audit?txn={}", first["txn"].as_str().unwrap());
         let (one, two, three) = until_found("the records are there", read).await;
         for (detail, depth) in [(&one, 0), (&two, 1), (&three, 2)] {
             assert_eq!((&detail["root"], &detail["txn"]), (&json!("canvas:ada"), &first["txn"]), "{detail}");
@@ -171,6 +174,31 @@ on_embedded! {
         }
         assert_eq!((one.get("link"), &one["chain"]), (None, &two["link"]));
         assert_eq!(two["chain"], three["link"]);
+        let found = house.gateway.admin_get(&txn).await.unwrap().json();
+        assert_eq!(found["records"].as_array().unwrap().len(), 3, "{found}");
+        let path = format!("/audit/chain?request_id={}", two["request_id"].as_str().unwrap());
+        let tree = house.gateway.admin_get(&path).await.unwrap().json();
+        let (of_a, of_b) = (&tree["calls"][0], &tree["calls"][0]["calls"][0]);
+        let targets = [of_a, of_b, &of_b["calls"][0]].map(|one| one["target"].as_str().unwrap());
+        assert_eq!((targets, &tree["root"]), (["a", "b", "c"], &json!("canvas:ada")), "{tree}");
+        assert_eq!((&of_b["tampered"], &tree["txn"]), (&json!(false), &first["txn"]));
+        // A refused hop stands where it was tried, and a changed record is named.
+        assert_eq!(house.refused("b", "far", &to_b).await.0, 403);
+        let db = open_db(&house.gateway.sql_url());
+        assert_eq!(execute(&db, "UPDATE structure_events SET status = 201 WHERE target = 'c' AND txn IS NOT NULL").await, 1);
+        let read = async || {
+            let tree = house.gateway.admin_get(&path).await.unwrap().json();
+            let calls = tree["calls"][0]["calls"][0]["calls"].as_array()?.clone();
+            (calls.len() == 2).then_some(calls)
+        };
+        let calls = until_found("the refused hop", read).await;
+        let seen = |one: &Value| (one["target"].clone(), one["outcome"].clone(), one["tampered"].clone());
+        assert_eq!(seen(&calls[0]), (json!("c"), json!("answered"), json!(true)));
+        assert_eq!(seen(&calls[1]), (json!("far"), json!("not_permitted"), json!(false)));
+        for (query, status) in [("request_id=none", 404), ("", 400), ("request_id=r&caller=a", 400)] {
+            let answer = house.gateway.admin_get(&format!("/audit/chain?{query}")).await.unwrap();
+            assert_eq!(answer.status, status, "{query}");
+        }
         // One signature for a chain and a target.
         assert_eq!(house.hop("a", "b", &to_a).await, house.hop("a", "b", &to_a).await);
     }

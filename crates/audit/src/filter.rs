@@ -26,6 +26,8 @@ pub struct Filter {
     pub method: Option<String>,
     /// The request id.
     pub request_id: Option<String>,
+    /// The id of the run of a chain's root.
+    pub txn: Option<String>,
     /// The replica that owns the chain.
     pub replica: Option<String>,
     /// The earliest time, included.
@@ -50,6 +52,7 @@ impl Filter {
             ("event_type", &self.event_type),
             ("method", &self.method),
             ("request_id", &self.request_id),
+            ("txn", &self.txn),
             ("replica", &self.replica),
         ]
         .into_iter()

@@ -9,6 +9,7 @@
 mod anchor;
 mod chain;
 mod chain_heads;
+mod chain_tree;
 pub mod change;
 mod corrupt_rows;
 mod export;
@@ -43,7 +44,7 @@ pub use self::chain_heads::ChainEnd;
 pub use self::export::{Export, Line};
 pub use self::filter::{Filter, RecordPosition, encode_cursor, parse_cursor};
 pub use self::query::{PAGE, PAGE_MAX, Records};
-pub use self::record::{DONE, Detail, Draft, EventType, Record};
+pub use self::record::{ChainMembers, DONE, Detail, Draft, EventType, Record};
 pub use self::table::ChainRow;
 pub use self::verdicts::Verdicts;
 pub use self::verify::{

@@ -136,10 +136,31 @@ pub struct Draft {
     pub duration_ms: u64,
     /// The id of the task.
     pub task_id: Option<String>,
+    /// The run of the call.
+    pub run: Option<String>,
+    /// The context of its message.
+    pub context: Option<String>,
+    /// The chain of delegation that the call is part of.
+    pub on_chain: Option<Box<ChainMembers>>,
     /// The generations between which the call was translated, as in `X-A2A-Bridged`.
     pub bridged: Option<&'static str>,
     /// Details of a change: names, never content.
     pub detail: Option<Detail>,
+}
+
+/// A call's place in a chain of delegation.
+#[derive(Clone, Debug, Default)]
+pub struct ChainMembers {
+    /// The root, in the spelling of callers.
+    pub root: String,
+    /// The id of the root's run.
+    pub txn: String,
+    /// The number of actors between root and target.
+    pub depth: usize,
+    /// The hash of the chain token that was handed in.
+    pub link: Option<String>,
+    /// The hash of the one that was sent.
+    pub sent: Option<String>,
 }
 
 /// The canonical form (RFC 8785) of an object.
@@ -201,6 +222,9 @@ impl Draft {
             response_bytes: 0,
             duration_ms: 0,
             task_id: None,
+            run: None,
+            context: None,
+            on_chain: None,
             bridged: None,
             detail: None,
         }
@@ -251,14 +275,24 @@ pub struct Record<'a> {
     /// The caller, in the spelling of logs; `None` if the request was unauthenticated, or if there was no
     /// request.
     pub caller: Option<Cow<'a, str>>,
+    /// The hash of the chain token that the target got. The members about a chain, run and context are absent where
+    /// there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<Cow<'a, str>>,
     /// The address or the network of the client. The member is absent where the address is
     /// not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<Cow<'a, str>>,
+    /// The context of the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<Cow<'a, str>>,
     /// The kind of the credential.
     pub credential_kind: Option<Cow<'a, str>>,
     /// The first 8 characters of the credential.
     pub credential_prefix: Option<Cow<'a, str>>,
+    /// The number of actors between root and target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<i64>,
     /// Details of a change.
     pub detail: Option<Cow<'a, RawValue>>,
     /// Duration in milliseconds.
@@ -268,6 +302,9 @@ pub struct Record<'a> {
     /// The hash of this record, which covers all records before it. Not part of the canonical form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
+    /// The hash of the chain token that was handed in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Cow<'a, str>>,
     /// The JSON-RPC method.
     pub method: Option<Cow<'a, str>>,
     /// The caller's org.
@@ -284,8 +321,14 @@ pub struct Record<'a> {
     pub request_id: Option<Cow<'a, str>>,
     /// Size of the response body in bytes.
     pub response_bytes: i64,
+    /// The root of the chain, in the spelling of callers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<Cow<'a, str>>,
     /// The rule that permitted the call.
     pub rule: Option<Cow<'a, str>>,
+    /// The run of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Cow<'a, str>>,
     /// The sequence number in the chain, from 1.
     pub seq: i64,
     /// The HTTP status; 0 if none was sent.
@@ -298,6 +341,9 @@ pub struct Record<'a> {
     pub time: Cow<'a, str>,
     /// The id of the trace, in hexadecimal.
     pub trace_id: Option<Cow<'a, str>>,
+    /// The id of the root's run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txn: Option<Cow<'a, str>>,
 }
 
 impl Record<'_> {
@@ -367,7 +413,7 @@ pub(super) fn to_canonical(value: &Value) -> Option<String> {
     serde_json_canonicalizer::to_string(value).ok()
 }
 
-/// Maximum length of text from outside (an agent's task id, a name) in a record, in bytes. The rest is cut
+/// Maximum length of text from outside (a name) in a record, in bytes. The rest is cut
 /// off.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -377,26 +423,39 @@ impl Record<'static> {
         let proof = draft.proof.as_deref();
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let clean = |text: String| clean_text(text.into());
+        let (mut root, mut txn, mut depth, mut link, mut chain) = (None, None, None, None, None);
+        if let Some(on) = draft.on_chain {
+            (root, txn) = (Some(clean(on.root)), Some(clean(on.txn)));
+            depth = i64::try_from(on.depth).ok();
+            (link, chain) = (on.link.map(Cow::Owned), on.sent.map(Cow::Owned));
+        }
         Self {
             bridged: draft.bridged.map(Cow::Borrowed),
             caller: proof.map(|proof| clean(proof.principal.to_string())),
+            chain,
             client_address: draft.client.map(|client| client.to_string().into()),
+            context: draft.context.map(mask_name),
             credential_kind: proof.map(|proof| proof.kind.as_str().into()),
             credential_prefix: proof.map(|proof| clean(proof.prefix.to_string())),
+            depth,
             detail: draft.detail.and_then(Detail::into_raw).map(Cow::Owned),
             duration_ms: number(draft.duration_ms),
             event_type: draft.event_type.as_str().into(),
+            link,
             method: draft.method.map(Cow::Borrowed),
             org: draft.org.map(clean),
             outcome: draft.outcome.into(),
             request_bytes: number(draft.request_bytes),
             request_id: draft.request_id.map(|id| id.to_string().into()),
             response_bytes: number(draft.response_bytes),
+            root,
             rule: draft.rule.map(Cow::Borrowed),
+            run: draft.run.map(mask_name),
             status: draft.status.into(),
             target: draft.target.map(|id| id.to_string().into()),
-            task_id: draft.task_id.map(clean),
+            task_id: draft.task_id.map(mask_name),
             trace_id: draft.trace_id.map(|id| id.to_string().into()),
+            txn,
             ..Self::default()
         }
     }
@@ -413,6 +472,19 @@ impl Record<'_> {
         // Writing to memory cannot fail, and no member has a name that is no text.
         let _ = serde_json::to_writer(to, self);
     }
+}
+
+/// Longest name of a task, a run or a context that a record has as it is.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Returns a name that a caller or an agent chose: as it is if it looks like an id, else the first 16 hex digits of its
+/// SHA-256, since others may be content.
+fn mask_name(name: String) -> Cow<'static, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain) {
+        return name.into();
+    }
+    hex::encode(&digest(name.as_bytes())[..8]).into()
 }
 
 /// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
@@ -475,13 +547,23 @@ mod canonical_tests {
     fn draft() -> Draft {
         let mut draft =
             Draft::new(EventType::A2aCall).with_detail(json!({"b": 1, "a": "ä\u{7f}\n\""}));
-        draft.task_id = Some("t\u{0}\u{1}\"\\ä".to_owned());
+        draft.org = Some("t\u{0}\u{1}\"\\ä".to_owned());
+        draft.task_id = Some("t 1".to_owned());
         draft
     }
 
     fn translated() -> Draft {
         Draft {
             bridged: Some("0.3>1.0"),
+            run: Some("run.1:a_-".to_owned()),
+            context: Some("ä".to_owned()),
+            on_chain: Some(Box::new(ChainMembers {
+                root: "canvas:ada".to_owned(),
+                txn: "q7".to_owned(),
+                depth: 2,
+                link: Some("in".to_owned()),
+                sent: Some("out".to_owned()),
+            })),
             ..draft()
         }
     }
@@ -505,10 +587,29 @@ mod canonical_tests {
         let text = Chain::new("here-1").push(draft()).record.canonical_text();
         assert!(text.starts_with("{\"caller\":"), "{text}");
         assert!(!text.contains("client_address"), "{text}");
+        for name in ["chain", "context", "depth", "link", "root", "run", "txn"] {
+            assert!(!text.contains(&format!("\"{name}\"")), "{text}");
+        }
         assert!(
             text.contains("t\u{fffd}\u{fffd}\\\"\\\\ä"),
             "control characters are replaced: {text}"
         );
+    }
+
+    #[test]
+    fn names_are_as_they_are_or_hashed() {
+        let hashed = |text: &str| hex::encode(&digest(text.as_bytes())[..8]);
+        let long = "a".repeat(129);
+        for (name, shown) in [
+            ("Run.1:a_-b", "Run.1:a_-b".to_owned()),
+            (&long[1..], long[1..].to_owned()),
+            (&long, hashed(&long)),
+            ("", hashed("")),
+            ("two words", hashed("two words")),
+            ("ä", hashed("ä")),
+        ] {
+            assert_eq!(mask_name(name.to_owned()), shown, "{name}");
+        }
     }
 
     #[test]

@@ -18,9 +18,12 @@ pub(super) fn read_record(row: &AnyRow) -> (Option<i64>, Record<'static>) {
     let mut record = Record {
         bridged: row.try_get("bridged").ok().map(|text: String| text.into()),
         caller: read.read_optional("caller"),
+        chain: read.read_optional("chain"),
         client_address: read.read_optional("client_address"),
+        context: read.unpack_text("context", uuid_text),
         credential_kind: read.read_optional("credential_kind"),
         credential_prefix: read.read_optional("credential_prefix"),
+        depth: read.read_column::<Option<i64>>("depth").flatten(),
         detail: read
             .read_optional("detail")
             .and_then(|text| parse_detail(text.into_owned()))
@@ -28,6 +31,7 @@ pub(super) fn read_record(row: &AnyRow) -> (Option<i64>, Record<'static>) {
         duration_ms: read.read_number("duration_ms"),
         event_type: read.read_text("event_type").into(),
         hash: None,
+        link: read.read_optional("link"),
         method: read.read_optional("method"),
         org: read.read_optional("org"),
         outcome: read.read_text("outcome").into(),
@@ -37,13 +41,16 @@ pub(super) fn read_record(row: &AnyRow) -> (Option<i64>, Record<'static>) {
         request_bytes: read.read_number("request_bytes"),
         request_id: read.unpack_text("request_id", uuid_text),
         response_bytes: read.read_number("response_bytes"),
+        root: read.read_optional("root"),
         rule: read.read_optional("rule"),
+        run: read.unpack_text("run", hex_text),
         seq: read.read_number("seq"),
         status: read.read_number("status"),
         target: read.read_optional("target"),
         task_id: read.unpack_text("task_id", uuid_text),
         time: Timestamp(read.read_number("time")).to_string().into(),
         trace_id: read.unpack_text("trace_id", hex_text),
+        txn: read.read_optional("txn"),
     };
     let hash = read.unpack_text("hash", hex_text);
     let whole = read.is_whole(&record);

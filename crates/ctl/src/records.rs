@@ -1,4 +1,5 @@
-//! `a2a-gateway call list` and `audit list`: what passed and what was changed, from the audit of a running gateway.
+//! `a2a-gateway call list`, `audit list` and `audit chain`: what passed and what was changed, from the audit of a
+//! running gateway.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -55,6 +56,9 @@ pub struct ListArguments {
     /// Only those of this request
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+    /// Only those of this run of a root, as records name it
+    #[arg(long, value_name = "ID")]
+    txn: Option<String>,
     /// Only those of this replica
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
@@ -91,6 +95,55 @@ pub async fn run_audit_list(
     list(arguments, event_type).await
 }
 
+/// Of which request.
+#[derive(clap::Args, Debug)]
+pub struct ChainArguments {
+    /// The id of a request: X-Request-Id of any call of the run
+    #[arg(value_name = "REQUEST_ID")]
+    request_id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: AdminAccess,
+}
+
+/// Runs `a2a-gateway audit chain`.
+pub async fn run_audit_chain(arguments: &ChainArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.build_client()?;
+    let query = [("request_id", &*arguments.request_id)];
+    let tree = client.get("/audit/chain", &query).await?;
+    Ok(match arguments.json {
+        true => format_json(&tree),
+        false => format_tree(&tree),
+    })
+}
+
+/// Returns a tree of calls, two columns to the right for each level.
+fn format_tree(tree: &Value) -> String {
+    fn write_calls(calls: &Value, level: usize, to: &mut String) {
+        for call in calls.as_array().into_iter().flatten() {
+            to.push_str(&"  ".repeat(level));
+            if call["tampered"] == true {
+                let word = |name: &str| mask_controls(&format_cell(&call[name]));
+                to.push_str(&format!("TAMPERED {} {}: ", word("replica"), word("seq")));
+            }
+            to.push_str(&format_line(call, true));
+            write_calls(&call["calls"], level + 1, to);
+        }
+    }
+    let word = |name: &str| mask_controls(&format_cell(&tree[name]));
+    let mut text = match tree["txn"].is_null() {
+        true => "the call is on no chain\n".to_owned(),
+        false => format!("for {}, run {}\n", word("root"), word("txn")),
+    };
+    write_calls(&tree["calls"], 0, &mut text);
+    if tree["truncated"] == true {
+        text.push_str("the run has older calls, too\n");
+    }
+    text
+}
+
 async fn list(arguments: &ListArguments, event_type: &Option<String>) -> Result<String, Failure> {
     let client = arguments.gateway.build_client()?;
     let is_of_calls = event_type.as_deref() == Some("A2A_CALL");
@@ -101,6 +154,7 @@ async fn list(arguments: &ListArguments, event_type: &Option<String>) -> Result<
         ("outcome", &arguments.outcome),
         ("method", &arguments.method),
         ("request_id", &arguments.request_id),
+        ("txn", &arguments.txn),
         ("replica", &arguments.replica),
         ("until", &arguments.until),
         ("event_type", event_type),
@@ -217,6 +271,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_tree_is_drawn_and_names_what_was_tampered_with() {
+        let call = |target: &str, tampered: bool, calls: Value| {
+            json!({"time": "2026-11-22T23:26:08.784Z", "caller": "pm", "target": target, "method": "send_message",
+                "status": 200, "outcome": "answered", "duration_ms": 6, "request_id": "r-1", "replica": "gw-1", "seq": 7,
+                "tampered": tampered, "calls": calls})
+        };
+        let inner = call("qa", true, json!([]));
+        let tree = json!({"root": "canvas:ada", "txn": "q7", "calls": [call("dev", false, json!([inner]))], "truncated": true});
+        let line = |target: &str| {
+            format!("2026-11-22T23:26:08  pm -> {target}  send_message  200 answered  6 ms  r-1\n")
+        };
+        assert_eq!(
+            format_tree(&tree),
+            format!(
+                "for canvas:ada, run q7\n{}  TAMPERED gw-1 7: {}the run has older calls, too\n",
+                line("dev"),
+                line("qa")
+            )
+        );
+    }
 
     #[test]
     fn a_record_is_one_line_and_a_time_is_one_or_a_span() {

@@ -90,9 +90,7 @@ pub(super) async fn defer_call(
     let Some(body) = body else {
         return Ok(None);
     };
-    let to_count = (&request.head().headers, &call.body);
-    let to_count =
-        UncountedCall::from_call(&context.gateway, request.exchange, allowed, to_count).await?;
+    let to_count = UncountedCall::from_call(&context.gateway, request.exchange, allowed).await?;
     let generation = method_generation(call.method_name.as_deref());
     let method = call.method_name.clone();
     let new = NewJob {

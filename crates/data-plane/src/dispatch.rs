@@ -485,9 +485,11 @@ impl Dispatcher {
         let checked = checked.at(Stage::Envelope);
         let (stored, mut call) = checked.map_err(Rejection::mark_not_sent)?;
         exchange.record.request_bytes = call.body.len() as u64;
-        exchange.record.charge = self
-            .measure_charge(admitted, exchange, &stored, &call)
-            .await?;
+        exchange
+            .call
+            .read_names(&stored.head.headers, &call.body)
+            .await;
+        exchange.record.charge = self.measure_charge(admitted, exchange).await?;
         exchange.begin_trace(&context.relay.traces, &stored.head, || {
             ExchangeOrigin::LATER
         });
@@ -563,18 +565,9 @@ impl Dispatcher {
         &self,
         admitted: &AdmittedCall,
         exchange: &Exchange,
-        stored: &StoredRequest,
-        call: &CheckedCall,
     ) -> Result<Option<Box<Charge>>, Rejection> {
-        let call = (&stored.head.headers, &call.body);
-        let gateway = &self.0.gateway;
-        let call = box_cold_path(UncountedCall::from_call(
-            gateway,
-            exchange,
-            &admitted.allowed,
-            call,
-        ))
-        .await;
+        let (gateway, allowed) = (&self.0.gateway, &admitted.allowed);
+        let call = box_cold_path(UncountedCall::from_call(gateway, exchange, allowed)).await;
         Ok(call
             .map_err(Rejection::mark_not_sent)?
             .map(|call| call.measure()))

@@ -311,16 +311,8 @@ async fn replay_or_count(
         }
     }
     if Caps::are_configured(&request.exchange.call.config) {
-        let (gateway, body) = (&request.context.gateway, &call.body);
-        let call = (&request.session.req_header().headers, body);
-        let allowed = &admitted.allowed;
-        box_cold_path(count_before_sending(
-            gateway,
-            request.exchange,
-            allowed,
-            call,
-        ))
-        .await?;
+        let (gateway, allowed) = (&request.context.gateway, &admitted.allowed);
+        box_cold_path(count_before_sending(gateway, request.exchange, allowed)).await?;
     }
     Ok(ControlFlow::Continue(unclaimed))
 }
@@ -634,6 +626,12 @@ async fn complete_call(
     let ReceivedBody { body, share } = received;
     let completed = complete_body(request.exchange, &allowed.permit, &body, shape).await;
     let completed = completed.at(Stage::Envelope)?;
+    let headers = &request.session.req_header().headers;
+    request
+        .exchange
+        .call
+        .read_names(headers, &completed.body)
+        .await;
     if completed.method.returns_content() {
         let allows = allowed.proof.require_at_least(Role::Admin);
         allows.at(Stage::Role)?;

@@ -18,18 +18,15 @@ use crate::guard::{CallFacts, CallGuards, CallerSide, Party, parse_trace};
 use crate::listener::caller_gone;
 use crate::record::{Exchange, ExchangeError, box_cold_path, box_in_place};
 use crate::services::{Context, Request};
-use crate::trace::parent_context;
-use a2a::call_names::CallNames;
 use a2a::method::Method;
 use a2a::task::Binding;
-use access::caps::{Caps, Charge, Facts, Names};
+use access::caps::{Caps, Charge, Facts};
 use access::explain::{Fact, Live, Source, Trail, Witness as _};
 use access::hierarchy::Permit;
 use access::identity::{Principal, Proof};
 use assembly::gateway::Gateway;
 use kernel::config::{Config, GuardPhase, LineageReach};
 use kernel::ids::{InvalidWorkspaceId, WorkspaceId};
-use kernel::offload;
 use kernel::rejection::{AtStage as _, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
 use mailbox::jobs::{Job, request_id};
@@ -365,7 +362,7 @@ pub(super) struct UncountedCall {
 }
 
 impl UncountedCall {
-    /// Returns the call with this body, if there are caps and it sends a message.
+    /// Returns the call, if there are caps and it sends a message.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -373,17 +370,13 @@ impl UncountedCall {
         gateway: &Gateway,
         exchange: &Exchange,
         allowed: &AllowedCaller,
-        call: (&HeaderMap, &Bytes),
     ) -> Result<Option<Self>, Rejection> {
         let config = &exchange.call.config;
         if !Caps::are_configured(config) || !exchange.call.method.sends() {
             return Ok(None);
         }
-        let (headers, body) = call;
         let AllowedCaller { proof, permit } = allowed;
-        let named = offload::run_on_body(body, CallNames::from_body).await;
-        let trace = || parent_context(headers).map(|context| context.trace_id().to_string());
-        let names = Names::from_message(named, trace);
+        let names = exchange.call.names.get().cloned().unwrap_or_default();
         let method = exchange.call.method;
         let facts = Facts::for_call(&gateway.hierarchy, proof, permit, method, names).await;
         let facts = facts.at(Stage::Caps)?;
@@ -430,9 +423,8 @@ pub(super) async fn count_before_sending(
     gateway: &Gateway,
     exchange: &mut Exchange,
     allowed: &AllowedCaller,
-    call: (&HeaderMap, &Bytes),
 ) -> Result<(), Rejection> {
-    if let Some(call) = UncountedCall::from_call(gateway, exchange, allowed, call).await? {
+    if let Some(call) = UncountedCall::from_call(gateway, exchange, allowed).await? {
         exchange.record.charge = Some(call.count().await?);
     }
     Ok(())

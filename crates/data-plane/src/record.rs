@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use opentelemetry::TraceId;
 use pingora::http::{RequestHeader, ResponseHeader};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::trace::{
@@ -20,15 +20,16 @@ use crate::trace::{
 };
 use a2a::Generation;
 use a2a::bridge::{RequestedVersion, extensions_field, is_translated_version, parse_version};
+use a2a::call_names::CallNames;
 use a2a::method::Method;
 use a2a::task::{Binding, TaskScan};
-use access::caps::Charge;
+use access::caps::{Charge, Names};
 use access::hierarchy::Permit;
 use access::identity::{Allowance, Proof, SentChain, may_be_credential};
 use access::workspace::Timestamp;
 use assembly::console::{Console, ExchangeParties, ExchangeSummary, OpenStream};
 use assembly::gateway::Gateway;
-use audit::{Audit, Detail, Draft, EventType, Verdicts};
+use audit::{Audit, ChainMembers, Detail, Draft, EventType, Verdicts};
 use directory::events::{Event, Events, Kind};
 use directory::tasks::Learner;
 use directory::{CallOutcome, OwnTimeouts};
@@ -38,6 +39,7 @@ use kernel::dialect::{Dialect, ReplyForm};
 use kernel::health::CallResult;
 use kernel::ids::{InstanceId, RequestId, WorkspaceId, WorkspaceIncarnation};
 use kernel::metrics::{AgentFailure, Metrics, Outcome, Shape};
+use kernel::offload;
 use kernel::rejection::{AtStage, Delivery, Reason, Rejection};
 use kernel::stage::Stage;
 use kernel::telemetry::MaskedAddress;
@@ -162,6 +164,8 @@ pub(super) struct CallContext {
     /// The trace context for work that follows from the exchange without an immediate call.
     pub(super) trace: Option<SpanContext>,
     call_trace: Option<SpanContext>,
+    /// The names by which calls belong together, once the body was read.
+    pub(super) names: OnceLock<Names>,
     /// The chain token that the agent gets, once it is signed.
     pub(super) chain: OnceLock<Arc<SentChain>>,
 }
@@ -177,6 +181,34 @@ impl CallContext {
     /// The trace context for the agent: that of the call, if there is one.
     pub(super) fn outgoing_trace(&self) -> Option<&SpanContext> {
         self.call_trace.as_ref().or(self.trace.as_ref())
+    }
+
+    /// Returns the names of a call with these headers and this body, which are read once.
+    pub(super) async fn read_names(&self, headers: &HeaderMap, body: &Bytes) -> &Names {
+        if let Some(names) = self.names.get() {
+            return names;
+        }
+        let named = offload::run_on_body(body, CallNames::from_body).await;
+        let trace = || parent_context(headers).map(|context| context.trace_id().to_string());
+        self.names.get_or_init(|| Names::from_message(named, trace))
+    }
+
+    /// Returns its place in a chain of delegation, if it is in one.
+    fn chain_members(&self) -> Option<Box<ChainMembers>> {
+        let (proof, sent) = (self.proof.as_deref()?, self.chain.get());
+        let handed = proof.chain();
+        let (root, txn) = match (handed, sent) {
+            (Some(chain), _) => (chain.root().to_owned(), chain.txn()),
+            (None, Some(sent)) => (proof.principal.name().into_owned(), sent.txn()),
+            (None, None) => return None,
+        };
+        Some(Box::new(ChainMembers {
+            root,
+            txn: txn.to_owned(),
+            depth: handed.map_or(0, |chain| chain.depth()),
+            link: handed.and_then(|chain| chain.link()).map(str::to_owned),
+            sent: sent.map(|sent| sent.hash().to_owned()),
+        }))
     }
 
     /// The format of the gateway's own answer.
@@ -473,6 +505,7 @@ impl Exchange {
             translation: None,
             trace: None,
             call_trace: None,
+            names: OnceLock::new(),
             chain: OnceLock::new(),
         };
         let record = Record::default();
@@ -723,7 +756,8 @@ impl Exchange {
         let looks = shows && call.method.returns_content();
         let looks = looks && proof.is_some_and(Proof::sees_all_content);
         let verdicts = record.verdicts.as_ref().and_then(|given| given.close());
-        let detail = with_chain(verdicts, proof, call.chain.get());
+        let on_chain = call.chain_members();
+        let names = call.names.take().unwrap_or_default();
         let draft = Draft {
             request_id: Some(call.request_id.clone()),
             trace_id,
@@ -739,8 +773,11 @@ impl Exchange {
             response_bytes: record.response_bytes,
             duration_ms: to_millis(elapsed),
             task_id: record.task.take(),
+            run: names.run,
+            context: names.context,
+            on_chain,
             bridged: call.translation.map(|fields| fields.label),
-            detail: with_observed(with_stage(detail, record.refused_at), record.observed()),
+            detail: with_observed(with_stage(verdicts, record.refused_at), record.observed()),
             ..Draft::new(EventType::A2aCall)
         };
         if looks {
@@ -826,37 +863,6 @@ fn with_stage(detail: Option<Detail>, stage: Option<Stage>) -> Option<Detail> {
             Some(detail) => detail.with_member("stage", stage.as_str().into()),
         }),
     }
-}
-
-/// Adds the chain of a call: the root and its run, and the hashes of the chain tokens handed in and sent.
-fn with_chain(
-    detail: Option<Detail>,
-    proof: Option<&Proof>,
-    sent: Option<&Arc<SentChain>>,
-) -> Option<Detail> {
-    let handed = proof.and_then(Proof::chain);
-    let (root, txn) = match (handed, sent, proof) {
-        (Some(chain), ..) => (chain.root().to_owned(), chain.txn()),
-        (None, Some(sent), Some(proof)) => (proof.principal.name().into_owned(), sent.txn()),
-        _ => return detail,
-    };
-    let mut members =
-        json!({"depth": handed.map_or(0, |chain| chain.depth()), "root": root, "txn": txn});
-    if let Some(link) = handed.and_then(|chain| chain.link()) {
-        members["link"] = link.into();
-    }
-    if let Some(sent) = sent {
-        members["chain"] = sent.hash().into();
-    }
-    let Value::Object(members) = members else {
-        return detail;
-    };
-    let added = members
-        .into_iter()
-        .fold(detail.unwrap_or_default(), |detail, (name, value)| {
-            detail.with_member(&name, value)
-        });
-    Some(added)
 }
 
 /// Returns what an observed rule would do with a call.

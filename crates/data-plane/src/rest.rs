@@ -347,6 +347,8 @@ async fn build_forwarded_call(
     } = complete_rest_body(request.exchange, admitted, body)
         .await
         .at(Stage::Envelope)?;
+    let names = request.exchange.call.read_names(&head.headers, &body);
+    names.await;
     refs.tasks.extend(rest.tasks);
     let client = head.headers.get(header::USER_AGENT);
     let client = client.and_then(|name| name.to_str().ok());

@@ -23,18 +23,16 @@ use crate::grpc_agent::{GrpcPlace, grpc_peer};
 use crate::policy::{ContentCall, check_content};
 use crate::record::{Exchange, ExchangeError, TranslationFields, box_cold_path};
 use crate::services::{CALLER_TOKEN, Context, Request};
-use crate::trace::{Callee, parent_context};
+use crate::trace::Callee;
 use crate::upstream::WireRequest;
 use a2a::Generation;
 use a2a::bridge::{
     AgentRequest, Bridge, Call, Exchange as BridgedExchange, Failure, FileBytes, Side,
     has_v1_message, path_below, tenant_prefix,
 };
-use a2a::call_names::CallNames;
 use a2a::card::{AgentSide, AgentSides, Binding as Carried, Carrier};
 use a2a::method::Method;
 use a2a::task::Binding;
-use access::caps::Names;
 use access::identity::{CallerToken, ON_BEHALF_OF, Principal, SentChain};
 use access::workspace::CallerProof;
 use directory::{Agent, AgentAddress, AgentOptions, LookupFor};
@@ -195,21 +193,13 @@ impl AgentCall<'_> {
             return Ok(Arc::clone(sent));
         }
         let (proof, permit) = self.admitted.allowed.as_pair();
-        let run = match proof.chain() {
-            Some(_) => None,
-            None => {
-                let named = offload::run_on_body(&call.body, CallNames::from_body).await;
-                let trace = || {
-                    parent_context(&origin.head.headers)
-                        .map(|context| context.trace_id().to_string())
-                };
-                Names::from_message(named, trace).run
-            }
-        };
+        let headers = &origin.head.headers;
+        let names = exchange.call.read_names(headers, &call.body).await;
+        let run = names.run.as_deref().filter(|_| proof.chain().is_none());
         let method = exchange.call.method;
         let methods =
             [Generation::V0, Generation::V1].map(|one| method.name_in(one).unwrap_or_default());
-        let call = (proof, permit, &methods[..], run.as_deref());
+        let call = (proof, permit, &methods[..], run);
         let sent = self.context.gateway.sign_chain(call).await?;
         Ok(Arc::clone(exchange.call.chain.get_or_init(|| sent)))
     }

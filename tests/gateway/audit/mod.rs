@@ -105,7 +105,7 @@ fn of_chain(pair: Pair, replica: &str) -> String {
 }
 
 /// Runs a statement, and returns the number of its rows.
-async fn execute(db: &Db, text: &str) -> u64 {
+pub(crate) async fn execute(db: &Db, text: &str) -> u64 {
     let query = sqlx::query(sqlx::AssertSqlSafe(text.to_owned()));
     let done = query.execute(db.pool()).await;
     let done = done.unwrap_or_else(|error| panic!("{text}: {error}"));

@@ -50,6 +50,29 @@ fn forged(records: &[Value], replica: &str) -> Vec<String> {
 }
 
 on_both_pairs! {
+    async fn a_record_names_run_and_context_and_no_content(pair: Pair) {
+        let (mut gateway, caller, _target) = paired(pair, Agent::json("{}").await).await;
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let context = "0199c7a2-5b1e-7cc3-98c4-dc0c0c07398f";
+        for (id, metadata, context, expected) in [
+            ("r-1", json!({"run_id": "night.1"}), json!(context), (json!("night.1"), json!(context))),
+            ("r-2", json!({}), json!("c 1"), (json!(trace), json!("242cb3fec8252e85"))),
+            ("r-3", json!({}), Value::Null, (json!(trace), Value::Null)),
+        ] {
+            let message = json!({"role": "user", "messageId": "m", "parts": [], "contextId": context, "metadata": metadata});
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}});
+            let request = Request::post("/workspaces/target/a2a", call.to_string()).bearer(&caller.token);
+            let traced = format!("00-{trace}-00f067aa0ba902b7-01");
+            let request = request.field("X-Request-Id", id).field("traceparent", &traced);
+            assert_eq!(gateway.call(&request).await.status, 200);
+            let record = of_request(&gateway, id).await;
+            assert_eq!((record["run"].clone(), record["context"].clone()), expected, "{record}");
+            assert_eq!(record.get("root"), None);
+        }
+        end(&mut gateway);
+        says(&gateway, &["verify"], 0);
+    }
+
     async fn pages_and_filters_show_each_record_once(pair: Pair) {
         let (gateway, caller, _target) = paired(pair, Agent::json("{}").await).await;
         for n in 0..25 {

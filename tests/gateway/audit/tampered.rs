@@ -102,7 +102,7 @@ so is what is signed => {a}: its row in audit_chains was changed
 ";
 
 /// The columns of a row but its id.
-const COLUMNS: &str = "time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, client_address, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash";
+const COLUMNS: &str = "time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, client_address, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash, root, txn, depth, link, sent, run, context";
 
 /// Fills in how a database names chains and words.
 fn filled(pair: Pair, text: &str, [first, second]: [&str; 2]) -> String {
@@ -115,7 +115,12 @@ fn filled(pair: Pair, text: &str, [first, second]: [&str; 2]) -> String {
         .replace("{answered}", &word("answered"))
         .replace("{checkpoint}", &word("AUDIT_CHECKPOINT"))
         .replace("{columns}", COLUMNS)
-        .replace("{texts}", &COLUMNS.replace("client_address, ", ""))
+        .replace(
+            "{texts}",
+            &COLUMNS
+                .replace("client_address, ", "")
+                .replace("sent", "chain"),
+        )
         .replace("{a}", first)
         .replace("{b}", second)
 }
@@ -264,7 +269,7 @@ async fn a_copy_of_a_record_is_found_also_between_two_pages() {
     let db = open_db(&gateway.sql_url());
     let own = |text: &str| filled(Pair::External, text, [&replica, ""]);
     // Chains that come before it fill the page, up to its third record.
-    let filler = "INSERT INTO structure_events SELECT '!', n, {texts} FROM structure_events, generate_series(1, 1997) AS n WHERE {of a} AND seq = 1";
+    let filler = "INSERT INTO structure_events (replica, seq, {texts}) SELECT '!', n, {texts} FROM structure_events, generate_series(1, 1997) AS n WHERE {of a} AND seq = 1";
     assert_eq!(execute(&db, &own(filler)).await, 1997);
     let said = says(&gateway, &["verify"], 1);
     assert!(!said.contains(&format!("{replica}: ")), "{said}");

@@ -10,7 +10,8 @@ pub(in super::super) const REPLICA: &str =
 
 /// The columns that hold texts, or could.
 pub(in super::super) const TEXTS: &str = "event_type, request_id, trace_id, caller, credential_kind, credential_prefix, \
-    client_address, target, org, rule, method, outcome, task_id, detail, prev, hash";
+    client_address, target, org, rule, method, outcome, task_id, detail, prev, hash, root, txn, \
+    depth, link, sent, run, context";
 
 const PRUNE: &str = "DELETE FROM structure_events WHERE id IN \
     (SELECT id FROM structure_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";

@@ -45,7 +45,7 @@ impl StatementBuilder {
                 _ => self.values.bind(value),
             };
             let _ = match column {
-                "caller" | "target" => write!(self.common, " AND e.{column} = {n}"),
+                "caller" | "target" | "txn" => write!(self.common, " AND e.{column} = {n}"),
                 "replica" => {
                     let chain = format!("(SELECT chain FROM audit_replicas WHERE replica = {n})");
                     let ends = [first_id(&chain), first_id(&format!("({chain} + 1)"))];
@@ -149,6 +149,10 @@ fn build_parts(statement: &mut StatementBuilder, filter: &Filter, order: Order) 
         }
         return parts;
     }
+    if filter.txn.is_some() {
+        // By its index.
+        return vec![statement.rows_part(None)];
+    }
     if let Some(workspace) = &filter.workspace {
         let n = statement.values.bind(workspace.as_str());
         let sides = [("caller", KeyColumn::Caller), ("target", KeyColumn::Target)];
@@ -217,6 +221,7 @@ fn select_columns() -> String {
     format!(
         "e.id, {} AS replica, e.seq, e.time, e.request_id, e.trace_id, e.caller, e.credential_prefix, e.client_address, e.target, e.org, \
          e.status, e.request_bytes, e.response_bytes, e.duration_ms, e.task_id, e.detail, e.hash, \
+         e.root, e.txn, e.depth, e.link, e.sent AS chain, e.run, e.context, \
          COALESCE(e.prev, (SELECT before.hash FROM structure_events AS before WHERE before.id = e.id - 1)) AS prev, {}",
         REPLICA.replace("id >>", "e.id >>"),
         words.join(", ")
@@ -251,7 +256,7 @@ mod tests {
     }
 
     /// Filters, with the ways on which their records are found.
-    fn filters() -> [(Filter, [&'static str; 2]); 7] {
+    fn filters() -> [(Filter, [&'static str; 2]); 8] {
         let some = |text: &str| Some(text.to_owned());
         let seen = "SEARCH b USING PRIMARY KEY (key=?";
         let by_id = "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)";
@@ -309,6 +314,13 @@ mod tests {
                     ..filter()
                 },
                 ["structure_events_untimed (request_id=?", by_id],
+            ),
+            (
+                Filter {
+                    txn: some("q7"),
+                    ..filter()
+                },
+                ["structure_events_txn (txn=?", "structure_events_txn (txn=?"],
             ),
         ]
     }

@@ -17,10 +17,11 @@ use stores::store::Unavailable;
 
 const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
     credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, \
-    duration_ms, task_id, detail, prev, hash, client_address, bridged";
+    duration_ms, task_id, detail, prev, hash, client_address, bridged, \
+    root, txn, depth, link, chain, run, context";
 
 /// The number of columns.
-const WIDTH: usize = 24;
+const WIDTH: usize = 31;
 
 /// The numbers of rows in one INSERT. The largest that fits is used, so few distinct statements are
 /// prepared.
@@ -190,7 +191,14 @@ fn insert_query<'q>(
             .bind(&*members.prev)
             .bind(hex::encode(record.hash))
             .bind(members.client_address.as_deref())
-            .bind(members.bridged.as_deref());
+            .bind(members.bridged.as_deref())
+            .bind(members.root.as_deref())
+            .bind(members.txn.as_deref())
+            .bind(members.depth)
+            .bind(members.link.as_deref())
+            .bind(members.chain.as_deref())
+            .bind(members.run.as_deref())
+            .bind(members.context.as_deref());
     }
     query
 }

@@ -1,4 +1,5 @@
-//! `GET /audit`: audit records, newest first (`docs/reference/admin-api.md`).
+//! `GET /audit`: audit records, newest first, and `GET /audit/chain`: the calls of a run as a tree
+//! (`docs/reference/admin-api.md`).
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use kernel::health::CallResult;
 use kernel::rejection::{Reason, Rejection};
 
 /// The parameters of the query, for the error message.
-const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `method`, `request_id`, \
+const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `method`, `request_id`, `txn`, \
                      `replica`, `since`, `until`, `limit` and `cursor`";
 
 /// A parsed query.
@@ -44,6 +45,23 @@ pub(super) async fn list_records(
         }
     }
     Ok(Json(page))
+}
+
+/// Serves `GET /audit/chain`.
+pub(super) async fn show_chain(
+    State(gateway): State<Arc<Gateway>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Rejection> {
+    let asked = AuditQuery::parse(query.as_deref().unwrap_or_default())?.filter;
+    let alone = Filter {
+        request_id: asked.request_id.clone(),
+        ..Filter::default()
+    };
+    let id = asked.request_id.as_deref().filter(|_| asked == alone);
+    let id = id.ok_or_else(|| invalid_query("the query takes `request_id`".to_owned()))?;
+    let tree = gateway.audit.stored.read_chain_tree(id).await?;
+    let none = || Rejection::new(Reason::NotFound, "no call of this request is recorded");
+    tree.map(Json).ok_or_else(none)
 }
 
 impl AuditQuery {
@@ -83,6 +101,7 @@ impl AuditQuery {
                 filter.method = Some(require_valid(name, filter_values::parse_method(&value))?)
             }
             "request_id" => filter.request_id = Some(value),
+            "txn" => filter.txn = Some(value),
             "replica" => filter.replica = Some(value),
             "event_type" => {
                 filter.event_type = Some(require_valid(

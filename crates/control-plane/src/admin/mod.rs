@@ -86,6 +86,10 @@ fn operator_routes(gateway: Arc<Gateway>, explain: Option<ExplainFn>) -> Router<
             "/audit",
             get(audit::list_records).with_state(Arc::clone(&gateway)),
         )
+        .route(
+            "/audit/chain",
+            get(audit::show_chain).with_state(Arc::clone(&gateway)),
+        )
         .route("/config", get(serve_config));
     if let Some(explain) = explain {
         let explain = move |query| explain::serve_explain(Arc::clone(&explain), query);

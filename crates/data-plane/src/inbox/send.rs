@@ -173,9 +173,7 @@ impl OutgoingMessage<'_> {
             continued = Some(task);
         }
         let allowed = &self.admitted.allowed;
-        let call = (&request.head().headers, &self.checked.body);
-        let to_count =
-            UncountedCall::from_call(inbox.gateway, request.exchange, allowed, call).await?;
+        let to_count = UncountedCall::from_call(inbox.gateway, request.exchange, allowed).await?;
         let store = Arc::clone(inbox.store());
         Ok(async move {
             let charge = count_call(to_count.as_ref()).await?;

@@ -32,6 +32,16 @@ CREATE TABLE structure_events (
     client_address    TEXT,
     -- The generations between which the call was translated, the caller's first. NULL: it was not.
     bridged           TEXT,
+    -- The chain of delegation of a call: its root, the id of the root's run, the number of actors between, and the
+    -- hashes of the chain tokens that were handed in and sent.
+    root              TEXT,
+    txn               TEXT,
+    depth             BIGINT,
+    link              TEXT,
+    chain             TEXT,
+    -- The run and the context of a call.
+    run               TEXT,
+    context           TEXT,
     PRIMARY KEY (replica, seq, time)
 ) PARTITION BY RANGE (time);
 
@@ -42,6 +52,8 @@ CREATE INDEX structure_events_caller ON structure_events (caller, time);
 CREATE INDEX structure_events_target ON structure_events (target, time);
 
 CREATE INDEX structure_events_request ON structure_events (request_id);
+
+CREATE INDEX structure_events_txn ON structure_events (txn) WHERE txn IS NOT NULL;
 
 -- Kept bytes
 

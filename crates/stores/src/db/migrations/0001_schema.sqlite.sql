@@ -49,8 +49,20 @@ CREATE TABLE structure_events (
     task_id,
     detail            TEXT,
     prev              BLOB,
-    hash              BLOB NOT NULL
+    hash              BLOB NOT NULL,
+    -- The chain of delegation of a call: its root, the id of the root's run, the number of actors between, and the
+    -- hashes of the chain tokens that were handed in and sent (member `chain`).
+    root              TEXT,
+    txn               TEXT,
+    depth             INTEGER,
+    link              TEXT,
+    sent              TEXT,
+    -- The run and the context of a call. Bytes as of a trace id and of a task id.
+    run,
+    context
 );
+
+CREATE INDEX structure_events_txn ON structure_events (txn) WHERE txn IS NOT NULL;
 
 -- Bytes of a request id hold the time of its request: a short one is found by that.
 CREATE INDEX structure_events_untimed ON structure_events (request_id)
