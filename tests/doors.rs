@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Programs that every system has.
-const SYSTEM: [&str; 24] = [
+const SYSTEM: [&str; 26] = [
     "awk", "bash", "cat", "cksum", "cut", "dirname", "env", "grep", "head", "id", "jq", "mkdir",
     "mktemp", "nice", "realpath", "rm", "sed", "sort", "tail", "tee", "tr", "true", "uname", "wc",
     "xargs", "sh",

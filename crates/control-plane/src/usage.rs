@@ -220,7 +220,7 @@ struct UsageSums {
     /// How long they took together.
     #[schema(minimum = 0)]
     seconds: f64,
-    /// Those of `calls`, `refused` and `failed` in which the agent failed: it answered with a 5xx status, or not at all.
+    /// Those of `calls`, `refused` and `failed` that the agent failed: it answered with a 5xx status, or not at all.
     #[schema(minimum = 0)]
     agent_failed: i64,
 }

@@ -20,7 +20,7 @@ use crate::record::{Exchange, ExchangeError, box_cold_path, box_in_place};
 use crate::services::{Context, Request};
 use a2a::method::Method;
 use a2a::task::Binding;
-use access::caps::{Caps, Charge, Facts};
+use access::caps::{Caps, Charge, Facts, Names};
 use access::explain::{Fact, Live, Source, Trail, Witness as _};
 use access::hierarchy::Permit;
 use access::identity::{Principal, Proof};
@@ -376,7 +376,8 @@ impl UncountedCall {
             return Ok(None);
         }
         let AllowedCaller { proof, permit } = allowed;
-        let names = exchange.call.names.get().cloned().unwrap_or_default();
+        let names = exchange.call.names.get();
+        let names = names.map(|names| Names::clone(names)).unwrap_or_default();
         let method = exchange.call.method;
         let facts = Facts::for_call(&gateway.hierarchy, proof, permit, method, names).await;
         let facts = facts.at(Stage::Caps)?;

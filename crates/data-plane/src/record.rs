@@ -151,7 +151,7 @@ pub(super) struct CallContext {
     /// The proven caller.
     pub(super) proof: Option<Arc<Proof>>,
     /// The proven caller at a sidecar.
-    pub(super) pair: Option<PairClaims>,
+    pub(super) pair: Option<Box<PairClaims>>,
     /// The root of the chain at a sidecar.
     pub(super) root: Option<String>,
     /// The remaining rate of the credential, if it has a limit.
@@ -165,7 +165,7 @@ pub(super) struct CallContext {
     pub(super) trace: Option<SpanContext>,
     call_trace: Option<SpanContext>,
     /// The names by which calls belong together, once the body was read.
-    pub(super) names: OnceLock<Names>,
+    pub(super) names: OnceLock<Box<Names>>,
     /// The chain token that the agent gets, once it is signed.
     pub(super) chain: OnceLock<Arc<SentChain>>,
 }
@@ -190,7 +190,8 @@ impl CallContext {
         }
         let named = offload::run_on_body(body, CallNames::from_body).await;
         let trace = || parent_context(headers).map(|context| context.trace_id().to_string());
-        self.names.get_or_init(|| Names::from_message(named, trace))
+        self.names
+            .get_or_init(|| Box::new(Names::from_message(named, trace)))
     }
 
     /// Returns its place in a chain of delegation, if it is in one.
@@ -757,7 +758,7 @@ impl Exchange {
         let looks = looks && proof.is_some_and(Proof::sees_all_content);
         let verdicts = record.verdicts.as_ref().and_then(|given| given.close());
         let on_chain = call.chain_members();
-        let names = call.names.take().unwrap_or_default();
+        let names = *call.names.take().unwrap_or_default();
         let draft = Draft {
             request_id: Some(call.request_id.clone()),
             trace_id,

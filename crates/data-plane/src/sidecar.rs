@@ -151,7 +151,7 @@ impl SidecarProxy {
             let claims = self.sidecar.authenticate(token).await?;
             let field = single_field(session.req_header(), &ON_BEHALF_OF)?;
             exchange.call.root = self.sidecar.verify_chain(&claims, field)?;
-            exchange.call.pair = Some(claims);
+            exchange.call.pair = Some(Box::new(claims));
             // All come through gateways, which give each caller its share.
             let (load, config) = (&self.relay.load, &exchange.call.config);
             read_body(load, config, session, Account::default()).await?

@@ -45,9 +45,8 @@ pub(in super::super) fn add_sums_to_file(
     if days.is_empty() {
         return Ok(());
     }
-    let mut add = to.prepare(&upsert_statement(
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    ))?;
+    let values = format!("VALUES (?, ?, ?, ?{})", ", ?".repeat(SUMS.len()));
+    let mut add = to.prepare(&upsert_statement(&values))?;
     for (key, sums) in days {
         let names = [key.kind, &key.org, &key.workspace];
         let names = names.map(|name| FileValue::Text(name.to_owned()));
