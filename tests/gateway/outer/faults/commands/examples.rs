@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::operating;
+use crate::audit::recorded;
 use crate::harness::ports::free_address;
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request};
 
@@ -160,6 +161,13 @@ impl Stage {
 
     /// The id that stands in an example for one that there is.
     async fn make_id(&self, own: &str, line: &str) -> String {
+        if line.contains("audit chain") {
+            let call = Request::post(format!("/workspaces/{own}acme-dev/a2a"), "{}");
+            let answer = self.gateway.call(&call.bearer(ADMIN)).await;
+            let id = answer.field("x-request-id").unwrap().to_owned();
+            recorded(&self.gateway, &format!("request_id={id}"), 1).await;
+            return id;
+        }
         let made = match line {
             line if line.contains("grant") => {
                 let grant = json!({"caller_id": format!("{own}rival-spy"), "target_id": format!("{own}acme-dev")});
@@ -235,7 +243,7 @@ impl Stage {
             let change = "git init -q\necho a > a\ngit add a\necho b > a";
             files.insert("before", change.to_owned());
         }
-        if line.contains(" --as ") && line.contains("gateway send") {
+        if line.contains(" --as ") && !line.contains("context") {
             let local = format!("a2a-gateway context add local --url http://{public}");
             let named = format!("a2a-gateway context add local --replace --as {own}acme-pm");
             let unset = "unset A2A_GATEWAY_URL A2A_GATEWAY_TOKEN";
