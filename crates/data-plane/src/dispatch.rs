@@ -485,10 +485,8 @@ impl Dispatcher {
         let checked = checked.at(Stage::Envelope);
         let (stored, mut call) = checked.map_err(Rejection::mark_not_sent)?;
         exchange.record.request_bytes = call.body.len() as u64;
-        exchange
-            .call
-            .read_names(&stored.head.headers, &call.body)
-            .await;
+        let names = exchange.read_names(&stored.head.headers, &call.body);
+        names.await;
         exchange.record.charge = self.measure_charge(admitted, exchange).await?;
         exchange.begin_trace(&context.relay.traces, &stored.head, || {
             ExchangeOrigin::LATER

@@ -627,11 +627,8 @@ async fn complete_call(
     let completed = complete_body(request.exchange, &allowed.permit, &body, shape).await;
     let completed = completed.at(Stage::Envelope)?;
     let headers = &request.session.req_header().headers;
-    request
-        .exchange
-        .call
-        .read_names(headers, &completed.body)
-        .await;
+    let names = request.exchange.read_names(headers, &completed.body);
+    names.await;
     if completed.method.returns_content() {
         let allows = allowed.proof.require_at_least(Role::Admin);
         allows.at(Stage::Role)?;

@@ -23,7 +23,7 @@ use a2a::bridge::{RequestedVersion, extensions_field, is_translated_version, par
 use a2a::call_names::CallNames;
 use a2a::method::Method;
 use a2a::task::{Binding, TaskScan};
-use access::caps::{Charge, Names};
+use access::caps::{Caps, Charge, Names};
 use access::hierarchy::Permit;
 use access::identity::{Allowance, Proof, SentChain, may_be_credential};
 use access::workspace::Timestamp;
@@ -479,6 +479,13 @@ impl Exchange {
         record.audit = gateway.audit.is_on().then(|| Arc::clone(&gateway.audit));
         record.console = Some(Arc::clone(&gateway.console));
         exchange
+    }
+
+    /// Reads the names of a call with these headers and this body, if its record or caps need them.
+    pub(super) async fn read_names(&self, headers: &HeaderMap, body: &Bytes) {
+        if self.record.audit.is_some() || Caps::are_configured(&self.call.config) {
+            self.call.read_names(headers, body).await;
+        }
     }
 
     /// Begins an exchange without observers. From here on it counts as open.

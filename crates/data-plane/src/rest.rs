@@ -347,7 +347,7 @@ async fn build_forwarded_call(
     } = complete_rest_body(request.exchange, admitted, body)
         .await
         .at(Stage::Envelope)?;
-    let names = request.exchange.call.read_names(&head.headers, &body);
+    let names = request.exchange.read_names(&head.headers, &body);
     names.await;
     refs.tasks.extend(rest.tasks);
     let client = head.headers.get(header::USER_AGENT);
