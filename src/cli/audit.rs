@@ -39,7 +39,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "WORD")]
         event_type: Option<String>,
     },
-    /// Show who asked whom on whose behalf, in the run of a request; needs no files
+    /// Show the calls of a request's run as a tree of delegation; needs no files
     Chain(records::ChainArguments),
     /// Check that no record was changed, removed, put in or reordered
     ///

@@ -18,8 +18,7 @@ impl Gateway {
 
     /// True if a rule of `access.require` that is only observed would refuse a permitted call.
     pub fn observes_missing_root(&self, proof: &Proof, permit: &Permit) -> bool {
-        let is_met = self.check_root(proof, permit, GuardMode::Observe);
-        is_met.is_err()
+        self.check_root(proof, permit, GuardMode::Observe).is_err()
     }
 
     /// Checks the chain on which a permitted call is made, and that its root is one that the target requires. Decides

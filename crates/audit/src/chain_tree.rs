@@ -1,4 +1,4 @@
-//! Who asked whom on whose behalf: the calls of a root's run as a tree. A call hangs on the one whose chain token it
+//! The calls of a root's run as a tree. The parent of a call is the one that received the chain token which this call
 //! handed in.
 
 use std::collections::HashMap;

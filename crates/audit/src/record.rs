@@ -413,8 +413,7 @@ pub(super) fn to_canonical(value: &Value) -> Option<String> {
     serde_json_canonicalizer::to_string(value).ok()
 }
 
-/// Maximum length of text from outside (a name) in a record, in bytes. The rest is cut
-/// off.
+/// Maximum length of text from outside (a name) in a record, in bytes. The rest is cut off.
 const TEXT_BYTES_MAX: usize = 256;
 
 impl Record<'static> {

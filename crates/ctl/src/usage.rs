@@ -18,7 +18,8 @@ const PATH: &str = "/usage";
 const BROKEN: &str = "the file is not whole, ask again";
 
 /// Columns of sums.
-const SUMS: &str = "CALLS=calls STREAMS=streams REFUSED=refused FAILED=failed AGENT-FAILED=agent_failed IN=bytes_in OUT=bytes_out SECONDS=seconds";
+const SUMS: &str = "CALLS=calls STREAMS=streams REFUSED=refused FAILED=failed AGENT-FAILED=agent_failed \
+    IN=bytes_in OUT=bytes_out SECONDS=seconds";
 
 /// Timeout of a file.
 const FILE_WITHIN: Duration = Duration::from_secs(600);

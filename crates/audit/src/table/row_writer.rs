@@ -17,8 +17,9 @@ use super::{BatchSums, ChainRow, STATE, new_records};
 // Rows that exist are skipped, so a write of unknown outcome can be retried.
 const INSERT: &str = "INSERT INTO structure_events (id, time, event_type, request_id, trace_id, caller, \
     credential_kind, credential_prefix, client_address, target, org, rule, method, outcome, status, \
-    request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash, root, txn, depth, link, sent, run, context) \
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+    request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash, root, txn, depth, link, \
+    sent, run, context) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) \
+    ON CONFLICT DO NOTHING";
 
 const LAST: &str = "SELECT last_seq FROM audit_chains WHERE replica = ?";
 

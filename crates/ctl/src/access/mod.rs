@@ -127,15 +127,20 @@ impl Listener {
         }
     }
 
-    fn url_in_context(self, name: &str, context: &Context) -> Result<Url, Failure> {
+    /// Returns its URL in a context. Only that of the admin listener may be missing.
+    fn find_url(self, context: &Context) -> Option<&Url> {
         match self {
-            Self::Public => Ok(context.url.clone()),
-            Self::Admin => context.admin_url.clone().ok_or_else(|| {
-                Failure::usage(format!(
-                    "the context {name} has no URL of the admin listener (admin.listen): add it with `a2a-gateway context add {name} --replace --admin URL`, which keeps the rest, or give --admin"
-                ))
-            }),
+            Self::Public => Some(&context.url),
+            Self::Admin => context.admin_url.as_ref(),
         }
+    }
+
+    fn url_in_context(self, name: &str, context: &Context) -> Result<Url, Failure> {
+        self.find_url(context).cloned().ok_or_else(|| {
+            Failure::usage(format!(
+                "the context {name} has no URL of the admin listener (admin.listen): add it with `a2a-gateway context add {name} --replace --admin URL`, which keeps the rest, or give --admin"
+            ))
+        })
     }
 
     fn url_in_file(self, file: &Path) -> Result<Url, Failure> {
@@ -178,9 +183,8 @@ impl GatewaySelection {
         if let Some(url) = given.transpose()? {
             // The tokens of the current context are for its own gateway, however that was named.
             let context = Contexts::read().ok().and_then(|contexts| {
-                let current = contexts.find(contexts.current.as_ref()?).ok()?.clone();
-                let own = listener.url_in_context("", &current).ok()?;
-                (own == url).then_some(current)
+                let current = contexts.find(contexts.current.as_ref()?).ok()?;
+                (listener.find_url(current) == Some(&url)).then(|| current.clone())
             });
             return Ok(GatewayEndpoint {
                 url,

@@ -77,7 +77,7 @@ entries! {
         /// The targets of the calls that it counts.
         #[serde(default = "Scope::all")]
         scope: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
-        /// Whether calls over it are refused.
+        /// The effect on calls over it.
         #[serde(default = "enforce_by_default")]
         mode: GuardMode => "\"enforce\" or \"observe\"",
     }

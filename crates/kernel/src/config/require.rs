@@ -49,7 +49,7 @@ entries! {
         targets: Scope => "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
         /// The root that calls to them need.
         root: RequiredRoot => "\"person\", \"group:NAME\" or \"org:NAME\"",
-        /// Whether calls without such a root are refused.
+        /// The effect on calls without such a root.
         #[serde(default = "enforce_by_default")]
         mode: GuardMode => "\"enforce\" or \"observe\"",
     }
